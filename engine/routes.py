@@ -53,6 +53,7 @@ from engine.features.snooze import endpoints as snooze
 from engine.features.sources import edge_part as sources
 from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.token_revocation import endpoints as token_revocation
+from engine.features.traces import edge_part as traces
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
@@ -69,6 +70,7 @@ from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_handshake import PATH, Sockets
 
 FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
+    traces.on_edge,
     audit.on_edge,
     token_revocation.on_edge,
     policy.on_edge,

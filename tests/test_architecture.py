@@ -55,6 +55,7 @@ PACKAGES = (
     "gateway",
     "api",
     "transports",
+    "features.traces",
     "features.audit",
     "features.token_revocation",
     "features.policy",
@@ -91,12 +92,14 @@ PACKAGES = (
 
 The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
 
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "edge_part", "shard_part", "commands", "keys", "stored"}
+PARTS = {"edge_part", "shard_part", "scheduler_part"}
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "commands", "keys", "stored", *PARTS}
 """Modules that any feature may have."""
 
 LISTS_OF_FEATURES = {
     "routes.py": "of an edge",
     "actors/shard_features.py": "of a shard",
+    "actors/scheduler_features.py": "of a scheduler",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
     "cli/feature_data.py": "with data that `engine verify` checks",
@@ -128,7 +131,7 @@ ACROSS_MODULES = {
     "ray/test_examples.py": "the examples of docs/RAY.md, as a user runs them",
     "test_public_interface.py": "what applications import: names, signatures and docstrings",
     "test_documents.py": "the documents: names in them exist",
-    "store/traces/test_whole_traces.py": "the spans of messages through a whole engine, at a real receiver",
+    "features/traces/test_whole_traces.py": "the spans of messages through a whole engine, at a real receiver",
     "store/test_refused_writes.py": "every script against a Redis that refuses writes",
 }
 """Tests of mirrored folders that belong to no single module, with what they are about."""

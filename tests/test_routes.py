@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine.core.wire import records as wire
-from engine.store.traces.edge_spans import EdgeSpans
+from engine.features.traces.edge_spans import EdgeSpans
 from tests.support.edge_world import DEADLINE_S, edge_world
 from tests.support.listed_spans import ListedSpans
 from tests.support.waiting import until
@@ -217,7 +217,7 @@ async def test_a_nack_by_http_is_the_bearers_and_names_the_wrong_field() -> None
 async def test_a_nack_by_http_is_a_span_that_failed() -> None:
     async with edge_world() as world, world.http() as client:
         listed = ListedSpans()
-        world.gateway.spans = EdgeSpans(listed.spans)
+        world.gateway.observers = [EdgeSpans(listed.spans)]
         assert (await client.post("/v1/nack", json={"ids": ["m1"]})).status_code == 200
         assert [(span.name, span.error) for span in listed.found] == [("acknowledge", "refused")]
 

@@ -60,8 +60,6 @@ from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
 from engine.store.stores import connect_each
 from engine.store.tenant_usage import TenantUsage
-from engine.store.traces.edge_spans import EdgeSpans
-from engine.store.traces.spans import Spans, spans_of
 from engine.transports import http_server
 from engine.transports.http_protocol import HttpProtocol
 from engine.transports.ray_requests import RayRequests
@@ -117,7 +115,6 @@ class Edge(Process):
         self._all_redis: list[Redis]
         self._links: EdgeLinks
         self._outcomes: OutcomeWriter | None = None
-        self._spans: Spans | None = None
         self._gateway: Gateway
         self._features: Sequence[EdgeFeature]
         self._server: http_server.EdgeServer
@@ -141,7 +138,7 @@ class Edge(Process):
             "slots_versions": [slot_map.version for slot_map in self._gateway.slots.maps],
             **self._gateway.stats(),
             **{feature.name: feature.stats() for feature in self._features if feature.stats is not None},
-            **({} if self._spans is None else self._spans.stats()),
+            **{name: count for feature in self._features if feature.counts is not None for name, count in feature.counts().items()},
         }
 
     async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
@@ -222,7 +219,7 @@ class Edge(Process):
             server.close()
 
     async def _record_the_rest(self) -> None:
-        for feature in self._features:
+        for feature in reversed(self._features):  # a later one may use earlier ones
             if feature.drain is not None:
                 await feature.drain()
         try:
@@ -230,8 +227,6 @@ class Edge(Process):
                 await self._outcomes.flush()
         except StorageUnavailable as error:
             log.warning("edge %d: outcomes are lost: %s", self._index, error)
-        if self._spans is not None:
-            await self._spans.flush()
 
     async def _close_server(self, deadline: int) -> None:
         """Close idle connections, and the others when their requests are answered; returns at the deadline at the latest."""
@@ -246,7 +241,6 @@ class Edge(Process):
         incarnation = Incarnation(self._credentials.name, self._redis)
         await self._retry_storage(incarnation.begin)
         self._links = EdgeLinks(self._config, self._credentials, self._all_redis, self._context)
-        self._spans = spans_of(self._config, f"edge-{self._index}")
         self._gateway = self._make_gateway(await self._retry_storage(lambda: read_routing_table(self._all_redis)))
         if (outcomes := self._gateway.shard_client.outcomes) is not None:
             self._outcomes = OutcomeWriter(self._redis, self._config, self._gateway.incarnation, outcomes)
@@ -284,7 +278,6 @@ class Edge(Process):
             self._all_redis,
             self._find_actor,
             f"edge-{self._index}",
-            self._spans,
             self._status,
             self._slow_clients,
         )
@@ -294,7 +287,7 @@ class Edge(Process):
 
     def _make_gateway(self, slots: RoutingTable) -> Gateway:
         ids = MessageIds()
-        gateway = Gateway(
+        return Gateway(
             self._config,
             slots,
             EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, ids, ids.short),
@@ -302,9 +295,6 @@ class Edge(Process):
             BroadcastLog(self._redis, self._config),
             EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls, self._links.carriers),
         )
-        if self._spans is not None:
-            gateway.spans = EdgeSpans(self._spans)
-        return gateway
 
     async def _listen(self) -> None:
         self._context.tune_memory()

@@ -52,6 +52,7 @@ from msgspec import Struct
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkServer
+from engine.actors.scheduler_features import FEATURES
 from engine.config import Config
 from engine.core.model.routing import SlotMap, partitions_of
 from engine.core.scheduler.claim_horizon import ClaimHorizon
@@ -74,12 +75,11 @@ from engine.core.scheduler.scheduler_events import (
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, DataLost, Fenced, StorageUnavailable
+from engine.store.scheduler_feature import SchedulerFeature, SchedulerObserver, SchedulerPorts
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
 from engine.store.stores import own_and_first
 from engine.store.timer_store import TimerStore
-from engine.store.traces.scheduler_spans import SchedulerSpans
-from engine.store.traces.spans import spans_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Term:
         slots: the slot map that gives it the partitions of `store`.
         now_ms: the wall clock.
         look: called when the slot map may have changed.
-        spans: of the process; None: it makes none.
+        observers: of the process.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Term:
         context: ProcessContext,
         now_ms: Callable[[], int],
         look: Callable[[], None],
-        spans: SchedulerSpans | None = None,
+        observers: Sequence[SchedulerObserver] = (),
     ) -> None:
-        self._spans = spans
+        self._observers = observers
         self._name = f"scheduler {index}"
         self._context = context
         self._now_ms = now_ms
@@ -189,8 +189,8 @@ class Term:
         self.handle(Closed(session))
 
     def _on_records(self, session: str, records: list[Any]) -> None:
-        if self._spans is not None:
-            self._spans.received(session, records)
+        for observer in self._observers:
+            observer.received(session, records)
         self.handle(Received(session, records))
 
     def handle(self, event: Event) -> None:
@@ -227,8 +227,8 @@ class Term:
                 case Quarantined(sids):
                     self.quarantined += len(sids)
                     log.error("%s: stored timers that cannot be decoded were quarantined: %s", self._name, ", ".join(sids))
-        if self._spans is not None:
-            self._spans.sent(sends)
+        for observer in self._observers:
+            observer.sent(sends)
         self.links.send_all(sends)
 
     def _arm(self) -> None:
@@ -273,7 +273,7 @@ class Scheduler(Server):
         self._followed = asyncio.Condition()  # notified when it serves by another slot map
         self._client: redis.Redis  # of the store that has the timers
         self._first: redis.Redis  # of the first store, which has what all share
-        self._spans: SchedulerSpans | None = None  # None: it makes none
+        self._features: Sequence[SchedulerFeature] = ()
         self._incarnation: Incarnation
         self._term: Term
 
@@ -294,7 +294,7 @@ class Scheduler(Server):
             "lag_ms": term.core.lag_ms(self._now_ms()),
             "quarantined": term.quarantined,
             **term.core.stats(),
-            **({} if self._spans is None else self._spans.spans.stats()),
+            **{name: count for feature in self._features if feature.counts is not None for name, count in feature.counts().items()},
         }
 
     async def follow(self, version: int, proof: bytes = b"") -> None:
@@ -317,14 +317,14 @@ class Scheduler(Server):
                     await self._term.settled.wait()
             except TimeoutError:
                 log.warning("scheduler %d drains while storage is away", self._index)
-        if self._spans is not None:
-            await self._spans.spans.flush()
+        for feature in self._features:
+            if feature.drain is not None:
+                await feature.drain()
 
     # -- Taking over. --------------------------------------------------------------------------------------------------
     async def _recover(self) -> str:
         """Become the newest process of this name, and take over the partitions that the slot map gives it."""
-        if (spans := spans_of(self._config, self._credentials.name)) is not None:
-            self._spans = SchedulerSpans(spans)
+        self._features = [on_scheduler(SchedulerPorts(self._config, self._credentials.name)) for on_scheduler in FEATURES]
         self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         self._incarnation = Incarnation(self._credentials.name, self._client)
         await self._retry_storage(self._incarnation.begin)
@@ -373,7 +373,8 @@ class Scheduler(Server):
                 raise _MapChanged
 
         await store.take_over(confirm)
-        return Term(self._config, self._index, slots, store, self._context, self._now_ms, self._slots_wanted.set, self._spans)
+        observers = [feature.observer for feature in self._features if feature.observer is not None]
+        return Term(self._config, self._index, slots, store, self._context, self._now_ms, self._slots_wanted.set, observers)
 
     # -- Serving. ------------------------------------------------------------------------------------------------------
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:

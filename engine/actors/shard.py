@@ -78,12 +78,10 @@ from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pages import Pages
 from engine.store.restore import restore_storage
 from engine.store.sealed_config import SealedConfig
-from engine.store.shard_feature import ShardPorts
+from engine.store.shard_feature import ShardFeature, ShardObserver, ShardPorts
 from engine.store.slot_map import require_slot_map
 from engine.store.storage_calls import StorageCalls
 from engine.store.stores import own_and_first
-from engine.store.traces.shard_spans import ShardSpans
-from engine.store.traces.spans import spans_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +109,8 @@ class Shard(Server):
         self._first: Redis  # of the first store, which has what all share
         self._core: ShardCore
         self._outcomes: OutcomeWriter | None = None
-        self._spans: ShardSpans | None = None  # None: it makes none
+        self._features: Sequence[ShardFeature] = ()
+        self._observers: Sequence[ShardObserver] = ()
         self._failure: asyncio.Future[None]
         self._incarnation: Incarnation
         self._journal: Journal
@@ -142,7 +141,7 @@ class Shard(Server):
             "quarantined": self._recovery.quarantined,
             "links": self._schedulers.carriers(),
             **self._core.stats(self._now_ms()),
-            **({} if self._spans is None else self._spans.spans.stats()),
+            **{name: count for feature in self._features if feature.counts is not None for name, count in feature.counts().items()},
         }
 
     async def slot_loads(self, proof: bytes = b"") -> dict[int, float]:
@@ -184,8 +183,9 @@ class Shard(Server):
                 await self._checkpoints.write(full=True)
             if self._outcomes is not None:
                 await self._outcomes.flush()
-            if self._spans is not None:
-                await self._spans.spans.flush()
+            for feature in self._features:
+                if feature.drain is not None:
+                    await feature.drain()
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -261,8 +261,6 @@ class Shard(Server):
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
         self._failure = asyncio.get_running_loop().create_future()
-        if (spans := spans_of(self._config, self._credentials.name)) is not None:
-            self._spans = ShardSpans(spans)
         self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         client = self._client
         broadcasts = BroadcastLog(self._context.connect(self._config), self._config)
@@ -295,6 +293,9 @@ class Shard(Server):
         config, client, core, flush, now_ms = self._config, self._client, self._core, self._flush, self._now_ms
         journal, pages, offline, follower = self._journal, self._pages, self._offline, self._follower
         self._recovery.reach_log = follower.reach
+        ports = ShardPorts(config, self._credentials.name, self._first)
+        self._features = features = [on_shard(ports) for on_shard in FEATURES]
+        self._observers = [feature.observer for feature in features if feature.observer is not None]
         self._schedulers = SchedulerLinks(
             config,
             self._credentials,
@@ -305,11 +306,9 @@ class Shard(Server):
             feed=self._feed,
             look=self._look,
             now_ms=now_ms,
-            spans=self._spans,
+            observers=self._observers,
         )
         self._reads = StorageReads(core, journal, offline, self._recovery, follower, self._links, flush=flush, now_ms=now_ms)
-        ports = ShardPorts(config, self._first)
-        features = [on_shard(ports) for on_shard in FEATURES]
         self._shared = SharedStreams(config, client, self._first, core, follower, features, flush=flush, now_ms=now_ms)
         self._checkpoints = Checkpoints(config, core, journal, pages, self._incarnation, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
@@ -374,14 +373,14 @@ class Shard(Server):
         self._feed(partial(self._core.opened, session))
 
     def _on_edge_records(self, session: str, records: list[Any]) -> None:
-        if self._spans is not None:
-            self._spans.received(session, records)
+        for observer in self._observers:
+            observer.received(session, records)
         self._feed(partial(self._core.handle, session, records, self._now_ms()))
 
     def _on_edge_close(self, session: str) -> None:
         self._feed(partial(self._core.closed, session, self._now_ms()))
-        if self._spans is not None:
-            self._spans.closed(session)
+        for observer in self._observers:
+            observer.closed(session)
 
     def _feed(self, event: Callable[[], None]) -> None:
         """Apply an event to the core, from a callback. An exception ends the process: the core may have applied half of it."""
@@ -403,9 +402,8 @@ class Shard(Server):
             return  # a core with a half-applied event must send nothing
         self._stirred.set()
         core = self._core
-        if self._spans is not None:
-            self._spans.sent(core.output.to_edges)
-            self._spans.told(core.output.to_schedulers)
+        for observer in self._observers:
+            observer.sent(core.output.to_edges, core.output.to_schedulers)
         if core.output.to_edges:
             self._links.send_all(core.output.to_edges)
             core.output.to_edges.clear()
@@ -441,8 +439,8 @@ class Shard(Server):
             now_ms = self._now_ms()
             group = self._core.take_group(now_ms)
             if group is not None:
-                if self._spans is not None:
-                    self._spans.decided(group.records)
+                for observer in self._observers:
+                    observer.decided(group.records)
                 await self._commit(group, now_ms + self._config.commit_retry_ms)
             self._flush()  # sets `_commit_wanted` again when more has arrived
 

@@ -7,9 +7,11 @@ from typing import Final
 
 from engine.features.actions import shard_part as actions
 from engine.features.dead_letters import shard_part as dead_letters
+from engine.features.traces import shard_part as traces
 from engine.store.shard_feature import ShardFeature, ShardPorts
 
 FEATURES: Final[Sequence[Callable[[ShardPorts], ShardFeature]]] = (
+    traces.on_shard,
     actions.on_shard,
     dead_letters.on_shard,
 )

@@ -15,7 +15,6 @@ from engine.config import Config
 from engine.core.shard.user_overview import SlowConnection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
-from engine.store.traces.spans import Spans
 
 CallActor = Callable[..., Awaitable[Any]]
 """A question to an actor of a feature, and its answer. Raises Unavailable."""
@@ -35,7 +34,6 @@ class EdgePorts(Struct, frozen=True):
         stores: all of them.
         find_actor: of a feature with an actor of its own, `engine.actors.feature_actors`.
         name: of the edge.
-        spans: records spans; None: nobody collects them.
         status: of the engine, as the controller answers it.
         slow_clients: of all shards.
     """
@@ -47,7 +45,6 @@ class EdgePorts(Struct, frozen=True):
     stores: Sequence[Redis]
     find_actor: FindActor
     name: str
-    spans: Spans | None
     status: Status
     slow_clients: SlowClients
 
@@ -62,6 +59,7 @@ class EdgeFeature(Struct, frozen=True):
         drain: stores what only this edge has, before it ends or leaves its clients to others; None: there is nothing.
         prepare: awaited before the edge serves; None: there is nothing to read. Raises StorageUnavailable, and is repeated.
         stats: its members of the edge's row in the status, under its name; None: it has none.
+        counts: plain numbers of that row; None: it has none.
         metrics: its metrics; None: it has none.
         is_degraded: whether it does less than it should, by the engine's status; None: that says nothing of it.
     """
@@ -72,5 +70,6 @@ class EdgeFeature(Struct, frozen=True):
     drain: Callable[[], Coroutine[Any, Any, None]] | None = None
     prepare: Callable[[], Awaitable[None]] | None = None
     stats: Callable[[], Mapping[str, Any]] | None = None
+    counts: Callable[[], Mapping[str, int]] | None = None
     metrics: FeatureMetrics | None = None
     is_degraded: Callable[[Mapping[str, Any]], bool] | None = None

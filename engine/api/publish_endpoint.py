@@ -114,8 +114,8 @@ class PublishEndpoint:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
         gateway, trace = self._gateway, None
-        if gateway.spans is not None or content.traceparent:
-            trace = RequestTrace(content.traceparent, None if gateway.spans is None else gateway.spans.spans, principal.tenant)
+        if content.traceparent or gateway.begin_trace is not None:
+            trace = gateway.trace_of(content.traceparent, principal.tenant)
         try:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:

@@ -12,13 +12,13 @@ from typing import Final
 from engine.cli.feature_checks import of_features
 from engine.cli.finding import Finding
 from engine.cli.machine_checks import clock, files, interpreter, keys, memory, open_files, packages, ports, storage_program
-from engine.cli.service_checks import collector, key_list, ray_cluster, redis_servers
+from engine.cli.service_checks import key_list, ray_cluster, redis_servers
 from engine.cli.settings import load_with_sources, remark
 from engine.config import Config
 from engine.errors import EngineError
 
 _OF_MACHINE: Final[tuple[Callable[[Config], Iterator[Finding]], ...]] = (files, keys, ports, storage_program, memory, open_files)
-_OF_SERVICES: Final[tuple[Callable[[Config], AsyncIterator[Finding]], ...]] = (redis_servers, ray_cluster, key_list, of_features, collector)
+_OF_SERVICES: Final[tuple[Callable[[Config], AsyncIterator[Finding]], ...]] = (redis_servers, ray_cluster, key_list, of_features)
 
 
 def examine() -> list[Finding]:

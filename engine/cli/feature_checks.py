@@ -17,6 +17,7 @@ from engine.features.reach import extras_check as extras
 from engine.features.reach import mail_check as mail
 from engine.features.rules import settings_check as rules
 from engine.features.sources import sources_check as sources
+from engine.features.traces import collector_check as traces
 
 
 class FeatureCheck(Struct, frozen=True):
@@ -26,12 +27,14 @@ class FeatureCheck(Struct, frozen=True):
         feature: its name.
         look: what was found, "" for nothing to look at. It blocks, and raises EngineError.
         at_start: `engine up` makes it too, and does not start when it fails.
+        is_needed: the engine does not do what it promises when it fails; else the finding is a warning.
         advice: what to do about a failure.
     """
 
     feature: str
     look: Callable[[Config], str]
     at_start: bool = False
+    is_needed: bool = True
     advice: str = ""
 
 
@@ -42,6 +45,8 @@ FEATURES: Final[Sequence[FeatureCheck]] = (
     FeatureCheck("sources", sources.look, at_start=True),
     FeatureCheck("servers of sources", sources.reach, advice="docs/SOURCES.md has what each needs; `engine source ddl` prints tables"),
     FeatureCheck("channels", extras.look, advice="docs/STEPS.md has what each channel needs"),
+    FeatureCheck("traces", traces.look, at_start=True),
+    FeatureCheck("collector", traces.reach, is_needed=False, advice="spans are dropped"),
     FeatureCheck("mail", mail.look, advice="`smtp_url`: host, port, login, and smtps:// or smtp://"),
 )
 
@@ -60,4 +65,4 @@ async def of_features(config: Config) -> AsyncIterator[Finding]:
             if found := await asyncio.to_thread(check.look, config):
                 yield Finding(check.feature, "ok", found)
         except EngineError as error:
-            yield Finding(check.feature, "failed", str(error), check.advice)
+            yield Finding(check.feature, "failed" if check.is_needed else "warning", str(error), check.advice)

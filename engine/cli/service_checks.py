@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import urlsplit
 
-import httpx
 from redis.exceptions import RedisError
 
 from engine.auth.keyring import Keyring
@@ -77,24 +75,3 @@ async def key_list(config: Config) -> AsyncIterator[Finding]:
         yield Finding("keys", "failed", f"jwt_jwks_url: {display_url(config.jwt_jwks_url)}: {str(error) or type(error).__name__}")
     else:
         yield Finding("keys", "ok", f"{len(found)} listed by {display_url(config.jwt_jwks_url)}")
-
-
-async def collector(config: Config) -> AsyncIterator[Finding]:
-    """Whether the collector takes an export without spans."""
-    if not config.trace_url:
-        return
-    from engine.store.traces.otlp import collector_url
-
-    url = collector_url(config)
-    try:
-        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
-            answer = await client.post(url, content=b"", headers={"Content-Type": "application/x-protobuf"})
-    except httpx.HTTPError as error:
-        yield Finding(
-            "collector", "warning", f"trace_url: {urlsplit(url).netloc}: {str(error) or type(error).__name__}", "spans are dropped"
-        )
-        return
-    if answer.is_success:
-        yield Finding("collector", "ok", f"{urlsplit(url).netloc} takes spans")
-    else:
-        yield Finding("collector", "warning", f"trace_url: {urlsplit(url).netloc} answers {answer.status_code}", "spans are dropped")

@@ -35,7 +35,6 @@ from msgspec import Struct, inspect
 
 from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, check
 from engine.errors import ConfigError
-from engine.store.traces.spans import require_exporter
 
 TOML_PATH: Final = "engine.toml"
 DEFAULT: Final = "default"
@@ -291,8 +290,6 @@ def _complete(values: dict[str, Any]) -> Config:
             values[name] = os.path.abspath(values[name])  # the actors' processes have another working directory
     config = Config(**values)
     check(config)
-    if config.trace_url:
-        require_exporter()  # here, where somebody reads it, and not in every actor
     return config
 
 

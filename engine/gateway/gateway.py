@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -58,7 +59,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.open_tokens import OpenTokens
 from engine.gateway.paced_turns import PacedTurns
 from engine.gateway.pending_calls import PendingCalls
-from engine.gateway.ports import EdgeContext, PeerLinks
+from engine.gateway.ports import ConnectionObserver, EdgeContext, PeerLinks, TargetCall
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
@@ -68,11 +69,11 @@ from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.category_book import PREDEFINED
 from engine.publish.drafts import Draft
 from engine.publish.request_queue import RequestQueue
+from engine.publish.request_trace import RequestTrace
 from engine.publish.results import ItemResult
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
-from engine.store.traces.edge_spans import EdgeSpans
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,12 @@ CallTarget = Callable[[Target, Any], Awaitable[None]]
 ArmSteps = Callable[[Sequence[Draft], Sequence[ItemResult], Mapping[str, Sequence[ChannelStep]]], Awaitable[None]]
 """(drafts, their results, steps by category): arms the steps of those that were accepted. Raises Overloaded, Unavailable."""
 
+
+BeginTrace = Callable[[str, str], RequestTrace]
+"""(`traceparent` of a request, "" for none; its tenant) -> the contexts of its items."""
+
+RecordCall = Callable[[TargetCall], None]
+"""Records a call of a target, which has ended."""
 
 TimesChanged = Callable[[str, Profile], Awaitable[None]]
 """(mailbox key, profile): the user has changed the zone, or the times of a digest by mail. Raises Overloaded, Unavailable."""
@@ -199,7 +206,9 @@ class Gateway:
         self.take_event: TakeEvent = _no_event
         self.feature_frames = FeatureFrames(metrics.refused)
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
-        self.spans: EdgeSpans | None = None  # None: it makes none
+        self.observers: Sequence[ConnectionObserver] = ()  # of what connections are sent and acknowledge
+        self.begin_trace: BeginTrace | None = None  # None: contexts are handed on as they came
+        self.record_call: RecordCall | None = None  # None: nobody records calls of targets
         self.revoked = RevokedTokens()  # a feature adds them
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
@@ -294,6 +303,12 @@ class Gateway:
         self.storage.check_room()
         self.tenant_quotas.check_bytes(tenant)
 
+    def trace_of(self, header: str, tenant: str) -> RequestTrace | None:
+        """The contexts of the items of a request with this `traceparent`; None where nothing is handed on but what items give."""
+        if self.begin_trace is not None:
+            return self.begin_trace(header, tenant)
+        return RequestTrace(header) if header else None
+
     def require_capacity(self) -> None:
         """Check that one more connection that receives may be open. Enough for a poll: it ends with its answer and costs as a request.
 
@@ -350,8 +365,8 @@ class Gateway:
         if connection.ended:
             return
         connection.ended = True
-        if self.spans is not None:
-            self.spans.ended(connection.id)
+        for observer in self.observers:
+            observer.ended(connection.id)
         self.backlog.discard(connection)
         self._held_broadcasts.pop(connection.id, None)
         self._held_retries.pop(connection.id, None)
@@ -419,8 +434,8 @@ class Gateway:
     def ack(self, connection: Connection, seq: int, client_ms: int = 0) -> None:
         """The client has handled everything up to `seq`, at this time of its clock. The link sends the latest one of each connection."""
         self.metrics.acks += 1
-        if self.spans is not None:
-            self.spans.acknowledged(connection.id, seq)
+        for observer in self.observers:
+            observer.acknowledged(connection.id, seq)
         if seq > connection.acked:
             if seq <= connection.sent:
                 if connection.pending_nacks is None:
@@ -432,8 +447,8 @@ class Gateway:
     def ack_ids(self, connection: Connection, ids: list[str], client_ms: int = 0) -> None:
         """The client has handled these messages; `client_ms` as in `ack`."""
         self.metrics.acks += 1
-        if self.spans is not None:
-            self.spans.settled(connection.id, ids)
+        for observer in self.observers:
+            observer.settled(connection.id, ids)
         self._links.send_shard(connection.shard, wire.AckIds(connection.id, ids, client_ms), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
@@ -442,14 +457,14 @@ class Gateway:
         if pending_nacks is None:
             pending_nacks = connection.pending_nacks = PendingNacks({}, connection.acked)
         pending_nacks.add(ids, reason, self.config.window)
-        if self.spans is not None:
-            self.spans.settled(connection.id, ids, reason or "refused")
+        for observer in self.observers:
+            observer.settled(connection.id, ids, reason or "refused")
         self._links.send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
 
     async def refuse(self, key: str, ids: list[str], reason: str) -> None:
         """A client without a connection that takes frames cannot handle these messages. Raises as `ShardClient.refuse`."""
-        if self.spans is not None:
-            self.spans.settled(_NO_CONNECTION, ids, reason or "refused")
+        for observer in self.observers:
+            observer.settled(_NO_CONNECTION, ids, reason or "refused")
         await self.shard_client.refuse(key, ids, reason)
 
     # -- Records from links. -----------------------------------------------------------------------------------------------
@@ -562,10 +577,16 @@ class Gateway:
     def _write(self, connection: Connection, messages: Messages) -> None:
         self.metrics.frames_sent += 1
         self.metrics.messages_sent += len(messages)
-        if self.spans is None:
-            connection.on_messages(messages)
+        if self.observers:
+            self._write_observed(connection, messages)
         else:
-            self.spans.send(connection.id, connection.kind, messages, connection.on_messages)
+            connection.on_messages(messages)
+
+    def _write_observed(self, connection: Connection, messages: Messages) -> None:
+        begun_ns = time.time_ns()
+        connection.on_messages(messages)
+        for observer in self.observers:
+            observer.sent(connection.id, connection.kind, messages, begun_ns)
 
     def _hold_retries(self, index: int, number: int, messages: Messages) -> None:
         """Hold them for two turns of the event loop: between these it reads from every client that has sent something."""

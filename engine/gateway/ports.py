@@ -1,4 +1,4 @@
-"""What a gateway gets from its process: time, ids and links. An actor passes the real ones, the simulator and tests their own."""
+"""The ports of a gateway: time, ids and links, which its process gives it, and the observers of its connections."""
 
 from __future__ import annotations
 
@@ -24,6 +24,47 @@ class EdgeContext(NamedTuple):
     clock: Callable[[], int]
     new_id: Callable[[], str]
     new_timer_name: Callable[[], str]
+
+
+SentMessages = Sequence[tuple[int, int, bytes]]
+"""(seq, attempt, body) of each."""
+
+
+class TargetCall(NamedTuple):
+    """One call of the target of an action, which has ended.
+
+    Args:
+        id: of the message, or of the action.
+        body: of the action, JSON.
+        target: as metrics name it.
+        tries: with this one.
+        begun_ns: since the epoch.
+        error: why it failed, "" where it did not.
+    """
+
+    id: str
+    tenant: str
+    body: bytes
+    target: str
+    tries: int
+    begun_ns: int
+    error: str
+
+
+class ConnectionObserver(Protocol):
+    """A feature that is told what connections are sent and acknowledge. They are named by their ids."""
+
+    def sent(self, connection: int, kind: int, messages: SentMessages, begun_ns: int, /) -> None:
+        """These messages were written to a connection of this kind since `begun_ns`, since the epoch."""
+
+    def acknowledged(self, connection: int, seq: int, /) -> None:
+        """The client has handled everything up to `seq`."""
+
+    def settled(self, connection: int, ids: Sequence[str], error: str = "", /) -> None:
+        """The client has handled these messages, or refused them with a reason."""
+
+    def ended(self, connection: int, /) -> None:
+        """The connection has ended."""
 
 
 class PeerLinks(Protocol):

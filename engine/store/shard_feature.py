@@ -1,8 +1,12 @@
-"""The seam between a shard and its features: storage for records that leave its users. `engine.actors.shard_features` has the list."""
+"""The seam between a shard and its features: storage for records that leave its users, and observers of what passes.
+
+`engine.actors.shard_features` has the list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 from redis.asyncio import Redis
@@ -16,10 +20,12 @@ class ShardPorts(Struct, frozen=True):
     """Loans of a shard to its features.
 
     Attributes:
+        name: of the shard's actor.
         first: the first storage server, which has what all shards share.
     """
 
     config: Config
+    name: str
     first: Redis
 
 
@@ -32,14 +38,39 @@ StoreDeadLetters = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 """Stores refused messages. Raises StorageUnavailable; a repeat may store some twice."""
 
 
+class ShardObserver(Protocol):
+    """A feature that is told what passes, a batch at a time. It changes nothing."""
+
+    def received(self, session: str, records: Sequence[Any], /) -> None:
+        """Records of an edge, before they are handled."""
+
+    def closed(self, session: str, /) -> None:
+        """A session of an edge has ended: nothing of it is answered any more."""
+
+    def sent(self, to_edges: Sequence[tuple[str, Any]], to_schedulers: Iterable[tuple[int, Any]], /) -> None:
+        """(session, record) for edges, and (partition, record) for schedulers."""
+
+    def fired(self, timers: Sequence[Timer], /) -> None:
+        """Timers of a scheduler, before they are handled."""
+
+    def decided(self, records: Sequence[Any], /) -> None:
+        """Records of a group that is about to be written."""
+
+
 class ShardFeature(Struct, frozen=True):
     """One feature on one shard.
 
     Attributes:
+        observer: is told what passes; None: it need not know.
+        counts: plain numbers of the shard's row in the status; None: it has none.
+        drain: exports what only this process has, before it ends; None: there is nothing.
         store_actions: takes the actions of fired timers; None: it takes none.
         store_dead_letters: takes messages that clients refused; None: it takes none.
     """
 
+    observer: ShardObserver | None = None
+    counts: Callable[[], Mapping[str, int]] | None = None
+    drain: Callable[[], Awaitable[None]] | None = None
     store_actions: StoreActions | None = None
     store_dead_letters: StoreDeadLetters | None = None
 

@@ -16,11 +16,10 @@ from redis.asyncio import Redis
 from engine.cli import service_checks
 from engine.cli.feature_checks import of_features
 from engine.cli.finding import Finding
-from engine.cli.service_checks import collector, key_list, ray_cluster, redis_servers
+from engine.cli.service_checks import key_list, ray_cluster, redis_servers
 from engine.config import Config
 from tests.support.free_port import free_port
 from tests.support.key_server import KeyServer
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.redis_server import RedisServer, redis_to_break
 
 Check = Callable[[Config], AsyncIterator[Finding]]
@@ -34,7 +33,7 @@ async def levels(check: Check, **settings: Any) -> list[str]:
     return [finding.level for finding in await found_by(check, **settings)]
 
 
-@pytest.mark.parametrize("check", [redis_servers, ray_cluster, key_list, of_features, collector])
+@pytest.mark.parametrize("check", [redis_servers, ray_cluster, key_list, of_features])
 async def test_a_service_that_no_setting_names_is_not_mentioned(check: Check) -> None:
     assert await found_by(check) == []
 
@@ -69,9 +68,8 @@ async def test_services_that_do_not_answer_are_told(monkeypatch: pytest.MonkeyPa
         *await found_by(ray_cluster, address=nowhere),
         *await found_by(key_list, jwt_jwks_url=f"http://{nowhere}"),
         *await found_by(of_features, history_url=postgresql, data_dir=str(tmp_path)),
-        *await found_by(collector, trace_url=f"http://{nowhere}"),
     ]
-    assert [finding.level for finding in found] == ["failed", "failed", "failed", "failed", "warning"]
+    assert [finding.level for finding in found] == ["failed", "failed", "failed", "failed"]
     assert not any(password in finding.found for finding in found)
 
 
@@ -103,13 +101,3 @@ async def test_listed_keys_are_counted() -> None:
         server.say(b"[]")
         (finding,) = await found_by(key_list, jwt_jwks_url=server.url, jwt_audience="app")
         assert (finding.level, "not a JWKS document" in finding.found) == ("failed", True)
-
-
-async def test_a_collector_that_refuses_is_told(collector: OtlpReceiver) -> None:
-    assert await levels(service_checks.collector, trace_url=collector.url) == ["ok"]
-    collector.status = 503
-    try:
-        (finding,) = await found_by(service_checks.collector, trace_url=collector.url)
-    finally:
-        collector.status = 200
-    assert (finding.level, "answers 503" in finding.found) == ("warning", True)

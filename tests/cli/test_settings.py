@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -259,13 +258,6 @@ def test_a_configuration_that_a_program_made_is_checked_as_others_are(tmp_path: 
     for wrong in ({"port": 70_000}, {"edges": "two"}, {"ray_publish": ("no:tenant",)}, {"ttl_s_default": 1 << 40}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             checked(Config(**wrong))  # type: ignore[arg-type]
-
-
-def test_traces_without_the_exporter_are_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "engine.store.traces.otlp", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"trace_url: .*pip install 'ray-notification-engine\[traces\]'"):
-        load({}, {"ENGINE_TRACE_URL": "http://collector:4318"})
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "grpc://collector:4317", "http://user@collector:4318", "http://"])

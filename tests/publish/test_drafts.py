@@ -699,7 +699,7 @@ def test_a_traceparent_is_the_first_member_of_the_message_and_no_part_of_what_ma
 
 def test_the_traceparent_of_the_request_is_that_of_its_items_that_have_none() -> None:
     own = TRACEPARENT.replace("a", "c")
-    trace = RequestTrace(TRACEPARENT, None, "acme")
+    trace = RequestTrace(TRACEPARENT)
     body = json.dumps([item(), item(traceparent=own)]).encode()
     drafts = parse_drafts(body, Content(JSON), PUBLISHER, CONFIG, NOW_MS, counter(), trace=trace)
     assert [member(draft, "traceparent") for draft in drafts] == [TRACEPARENT, own]

@@ -76,6 +76,7 @@ from engine.features.sources import edge_part as sources
 from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.token_revocation import endpoints as token_revocation
 from engine.features.token_revocation.revocation_log import RevocationsRead
+from engine.features.traces import edge_part as traces
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
@@ -918,11 +919,11 @@ class EdgeWorld:
             (),
             no_actor,
             "edge-0",
-            None,
             self.current_status,
             figures.slow_clients,
         )
         self.features = [
+            traces.on_edge(ports),
             audit.feature_of(self.gateway, self.acts if storage is None else AuditLog(storage, config)),
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),

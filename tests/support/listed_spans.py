@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.config import Config
 from engine.core.model.trace_context import TraceContext
-from engine.store.traces.spans import FinishedSpan, Spans
+from engine.features.traces.spans import FinishedSpan, Spans
 
 SAMPLED = TraceContext("a" * 32, "b" * 16, True)
 UNSAMPLED = TraceContext("c" * 32, "d" * 16, False)

@@ -41,7 +41,7 @@ TOGETHER: Final = {
         "tests/fuzz/test_boundaries.py",
         "tests/fuzz/test_engine.py",
         "tests/store/test_keys.py",
-        "tests/store/traces/test_whole_traces.py",
+        "tests/features/traces/test_whole_traces.py",
         "tests/transports/test_websocket_transport.py",
     ),
     "hosts": (

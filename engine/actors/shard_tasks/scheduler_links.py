@@ -7,7 +7,7 @@ was armed there; nothing that is dropped on the way is missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from engine.core.shard.delivery import ARM_AHEAD_MS
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.pacing import CallBudget
-from engine.store.traces.shard_spans import ShardSpans
+from engine.store.shard_feature import ShardObserver
 
 
 class SchedulerLinks:
@@ -31,7 +31,7 @@ class SchedulerLinks:
     Args:
         feed: applies an event to the core and carries out what follows.
         look: called when a scheduler ends its session, which it does when the slot map has changed.
-        spans: of the shard; None: it makes none.
+        observers: of the shard.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SchedulerLinks:
         feed: Callable[[Callable[[], None]], None],
         look: Callable[[], None],
         now_ms: Callable[[], int],
-        spans: ShardSpans | None = None,
+        observers: Sequence[ShardObserver] = (),
     ) -> None:
         self._config = config
         self._credentials = credentials
@@ -57,7 +57,7 @@ class SchedulerLinks:
         self._feed = feed
         self._look = look
         self._now_ms = now_ms
-        self._spans = spans
+        self._observers = observers
         self._tasks: asyncio.TaskGroup
         self._callers: dict[int, tuple[LinkCaller, asyncio.Task[None]]] = {}
         self.arming = False  # `arm_later` was called, and the timers are not sent yet
@@ -137,6 +137,6 @@ class SchedulerLinks:
             if isinstance(record, wire.Due):
                 self._feed(partial(self._core.delivery.due, record.keys, self._now_ms()))
             else:
-                if self._spans is not None:
-                    self._spans.fired(record.timers)
+                for observer in self._observers:
+                    observer.fired(record.timers)
                 self._feed(partial(self._core.fire, record.timers, self._now_ms()))

@@ -39,8 +39,9 @@ class FeatureMetrics(NamedTuple):
 
     Attributes:
         title: of their section in docs/METRICS.md.
-        role: of the actors that report them. An edge does so in `figures`, an actor of the feature as plain numbers.
-        figures: their first label names the actor.
+        role: of the actors that report them. An edge does so in `figures`, an actor of the feature as plain numbers; "": as plain numbers
+            of actors of any role.
+        figures: their first label names the actor; of those of any role, the first two do (`ANY_ACTOR`).
         named_by: the member of the row that has the value of this label; rows without it are left out.
     """
 
@@ -64,27 +65,31 @@ def _histogram(field: str, name: str, text: str, *labels: str) -> Figure:
     return Figure(field, Family(name, "histogram", text, labels), 1e-3)
 
 
-_ACTOR: Final = ("role", "index")
+ANY_ACTOR: Final = ("role", "index")
+"""The labels of a number that actors of any role report."""
+
 BREAKER_STATES: Final = "0 closed, 1 half-open, 2 open"
 
 UP: Final = Family(
-    "engine_up", "gauge", "1 while the actor answers; what does not answer has no other metrics. The controller is among them.", _ACTOR
+    "engine_up", "gauge", "1 while the actor answers; what does not answer has no other metrics. The controller is among them.", ANY_ACTOR
 )
 INFO: Final = Family("engine", "info", "The version.", ("version",))
 
 PROCESS: Final = (
-    gauge("ready", "engine_ready", "1 while the actor has started and serves.", *_ACTOR),
-    counter("cpu_s", "engine_cpu_seconds", "CPU time of the actor's process.", *_ACTOR),
-    gauge("cpu_pct", "engine_cpu_ratio", "Share of one core the actor's process uses.", *_ACTOR, factor=0.01),
+    gauge("ready", "engine_ready", "1 while the actor has started and serves.", *ANY_ACTOR),
+    counter("cpu_s", "engine_cpu_seconds", "CPU time of the actor's process.", *ANY_ACTOR),
+    gauge("cpu_pct", "engine_cpu_ratio", "Share of one core the actor's process uses.", *ANY_ACTOR, factor=0.01),
     gauge(
-        "queued_pct", "engine_queued_ratio", "Share of the time in which the actor was ready to run and had no core.", *_ACTOR, factor=0.01
+        "queued_pct",
+        "engine_queued_ratio",
+        "Share of the time in which the actor was ready to run and had no core.",
+        *ANY_ACTOR,
+        factor=0.01,
     ),
-    gauge("rss_bytes", "engine_resident_memory_bytes", "Resident memory of the actor's process.", *_ACTOR),
-    gauge("started_ms", "engine_start_time_seconds", "When the actor's process started, since the epoch.", *_ACTOR, factor=1e-3),
-    counter("restarts", "engine_restarts", "Times the actor's process was replaced.", *_ACTOR),
-    counter("spans_exported", "engine_spans_exported", "Spans that the collector of trace_url has taken; only with traces.", *_ACTOR),
-    counter("spans_dropped", "engine_spans_dropped", "Spans that it did not take in time.", *_ACTOR),
-    gauge("storage", "engine_storage_up", "1 while durable storage answers this actor.", *_ACTOR),
+    gauge("rss_bytes", "engine_resident_memory_bytes", "Resident memory of the actor's process.", *ANY_ACTOR),
+    gauge("started_ms", "engine_start_time_seconds", "When the actor's process started, since the epoch.", *ANY_ACTOR, factor=1e-3),
+    counter("restarts", "engine_restarts", "Times the actor's process was replaced.", *ANY_ACTOR),
+    gauge("storage", "engine_storage_up", "1 while durable storage answers this actor.", *ANY_ACTOR),
 )
 """Of every actor."""
 

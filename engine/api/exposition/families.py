@@ -70,7 +70,7 @@ def families(status: Row | None, own: str, now: Row, of_features: Iterable[Featu
         *(
             (_labelled, feature.figures, edges)
             if feature.role == "edge"
-            else (_number, feature.figures, _named(answering, feature.role, feature.named_by))
+            else (_number, feature.figures, _rows_of(feature, answering, everyone))
             for feature in of_features
         ),
     ):
@@ -78,6 +78,11 @@ def families(status: Row | None, own: str, now: Row, of_features: Iterable[Featu
             one = _Families()
             add(one, figure, rows_of)
             yield from one.all()
+
+
+def _rows_of(feature: FeatureMetrics, answering: Mapping[str, Iterable[Row]], everyone: Rows) -> Rows:
+    """Those that have the numbers of a feature, which is not an edge's."""
+    return _named(answering, feature.role, feature.named_by) if feature.role else everyone
 
 
 def own_row(metrics: EdgeMetrics) -> Row:

@@ -40,13 +40,13 @@ from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, Circui
 from engine.core.model.action import CHANNELS, Target, parse_target
 from engine.core.model.period import until_next
 from engine.core.model.routing import mailbox_key
-from engine.core.model.trace_context import trace_in
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import ActionFailed, Invalid, NobodyToReach, StorageUnavailable
 from engine.features.actions.ray_targets import REASON_CHARS_MAX
 from engine.features.actions.store import ActionStreams, QueuedAction
+from engine.gateway.gateway import RecordCall
 from engine.gateway.metrics import Figures
-from engine.store.traces.spans import Attributes, Spans
+from engine.gateway.ports import TargetCall
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Dispatcher:
         clock: milliseconds that never step.
         wall_ms: milliseconds since the epoch.
         outcomes: for the history; None: there is none.
-        spans: of this edge; None: it makes none.
+        record_call: is told of each call that has ended; None: nobody records them.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class Dispatcher:
         clock: Callable[[], int],
         wall_ms: Callable[[], int],
         outcomes: OutcomeLog | None = None,
-        spans: Spans | None = None,
+        record_call: RecordCall | None = None,
     ) -> None:
         self._outcomes = outcomes
-        self._spans = spans
+        self._record_call = record_call
         self._config = config
         self._streams = streams
         self._call = call
@@ -283,7 +283,7 @@ class Dispatcher:
             tries += 1
             began_ms = self._clock()
             try:
-                await self._call_traced(lane.label, target, action, tries)
+                await self._call_recorded(lane.label, target, action, tries)
             except ActionFailed as error:
                 lane.outcomes["failed"] += 1
                 if error.final:
@@ -311,24 +311,18 @@ class Dispatcher:
         # A probe that fails for what it contains says nothing of the target.
         return not tries or lane.breaker.state is BreakerState.CLOSED or len(lane.held) <= len(lane.waiting) + lane.calling
 
-    async def _call_traced(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
-        if self._spans is None:
+    async def _call_recorded(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
+        if self._record_call is None:
             await self._call_in_time(target, action)
             return
-        start_ns, error = self._spans.now_ns(), ""
+        begun_ns, error = time.time_ns(), ""
         try:
             await self._call_in_time(target, action)
         except ActionFailed as failure:
             error = str(failure)
             raise
         finally:
-            attributes: Attributes = {
-                "messaging.message.id": action.id,
-                "engine.tenant": action.tenant,
-                "engine.target": label,
-                "engine.attempt": tries,
-            }
-            self._spans.add("action", trace_in(action.body), start_ns, attributes, error=error)
+            self._record_call(TargetCall(action.id, action.tenant, action.body, label, tries, begun_ns, error))
 
     async def _call_in_time(self, target: Target, action: QueuedAction) -> None:
         timeout_s = self._config.action_timeout_ms / 1000

@@ -31,7 +31,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
 
     streams = ActionStreams(ports.redis, config, ports.name)
-    dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, ports.spans)
+    dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, gateway.record_call)
     gateway.metrics.degraded["actions"] = dispatcher.reason
     gateway.metrics.of_features.append(dispatcher.families)
     return EdgeFeature("actions", run=dispatcher.run, metrics=METRICS)

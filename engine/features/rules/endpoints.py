@@ -29,7 +29,6 @@ from engine.features.rules.tenant_rules import TenantRules
 from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
 from engine.publish.category_book import CategoryBook
 from engine.publish.drafts import Draft
-from engine.publish.request_trace import RequestTrace
 from engine.publish.results import ItemResult
 
 
@@ -95,9 +94,7 @@ def table(access: Access, events: EventEndpoint, rules: RulesEndpoint, tenants: 
         principal = access.authenticate(request, "publish")
         gateway.check_room(principal.tenant)
         body = await access.body(request)
-        spans, trace = gateway.spans, None
-        if spans is not None or "traceparent" in request.headers:
-            trace = RequestTrace(request.headers.get("traceparent", ""), None if spans is None else spans.spans, principal.tenant)
+        trace = gateway.trace_of(request.headers.get("traceparent", ""), principal.tenant)
         try:
             taken = await events.take(body, principal, trace)
         except Exception as error:

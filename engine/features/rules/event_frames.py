@@ -19,7 +19,6 @@ from engine.features.rules.events import EventEndpoint
 from engine.gateway.connection import Connection
 from engine.gateway.feature_frames import Result
 from engine.gateway.gateway import Gateway
-from engine.publish.request_trace import RequestTrace
 
 
 class _EventFrame(Struct, gc=False):
@@ -53,7 +52,7 @@ class EventFrames:
     async def take(self, owner: Principal, event: bytes) -> dict[str, Any]:
         """Take an event, JSON, of the bearer of a token; returns the members of the answer. Raises Problem, Overloaded, Unavailable."""
         gateway = self._gateway
-        trace = None if gateway.spans is None else RequestTrace("", gateway.spans.spans, owner.tenant)
+        trace = gateway.trace_of("", owner.tenant)
         try:
             tokens.require(owner, "publish")
             gateway.tenant_quotas.check_request(owner)

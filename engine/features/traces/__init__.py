@@ -1,5 +1,7 @@
-"""Traces: spans of the way of a message, exported by OTLP. Off unless `trace_url` is set; then nothing of this package is imported
-but `spans`, and nobody has a `Spans`.
+"""Traces: spans of the way of a message, exported by OTLP. Off unless `trace_url` is set: then nobody observes anything.
+
+Processes have observers where their messages pass (`engine.gateway.ports.ConnectionObserver`, `engine.store.shard_feature.ShardObserver`,
+`engine.store.scheduler_feature.SchedulerObserver`). Without this feature contexts are handed on too (`engine.publish.request_trace`).
 
 A message that is traced has a context in its body (`engine.core.model.trace_context`), wherever it is and however long it waits. So every
 process makes its spans by itself, of what it sees, when it is over, and nothing waits for a span or is stored for one:

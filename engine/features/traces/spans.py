@@ -113,8 +113,8 @@ class Spans:
         parent_id = parent.span_id if parent else ""
         self.sink.add(FinishedSpan(name, context.trace_id, context.span_id, parent_id, start_ns, end_ns, attributes, error))
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the start."""
+    def counts(self) -> dict[str, int]:
+        """Since the start."""
         return {"spans_exported": self.sink.exported, "spans_dropped": self.sink.dropped}
 
     async def flush(self) -> None:
@@ -143,15 +143,10 @@ def _span_id() -> str:
     return f"{random.getrandbits(64) or 1:016x}"
 
 
-def require_exporter() -> None:
-    """Raises ConfigError: the exporter is not installed here."""
-    import engine.store.traces.otlp  # noqa: F401  # see `spans_of`
-
-
 def spans_of(config: Config, process: str) -> Spans | None:
     """Those of a process, such as `shard-0`; None where `trace_url` is empty. Raises ConfigError: the exporter is not installed."""
     if not config.trace_url:
         return None
-    from engine.store.traces.otlp import OtlpSink  # here: it takes 0.1 s of each process
+    from engine.features.traces.otlp import OtlpSink  # here: it takes 0.1 s of each process
 
     return Spans(config, OtlpSink(config, process))

@@ -18,20 +18,20 @@ from engine.core.wire.records import (
     Timer,
     TimerAnswer,
 )
-from engine.store.traces.spans import OPEN_MAX, Spans
+from engine.features.traces.spans import OPEN_MAX, Spans
 
 
 class SchedulerSpans:
-    """The spans of one scheduler."""
+    """The spans of one scheduler. A `SchedulerObserver`."""
 
     def __init__(self, spans: Spans) -> None:
-        self.spans = spans
+        self._spans = spans
         self._asked: dict[tuple[str, int], tuple[int, Timer]] = {}  # by session and `ref`: when it arrived
         self._fired: dict[str, tuple[int, Timer]] = {}  # by scheduled id: when it was handed out first
 
     def received(self, session: str, records: Iterable[Any]) -> None:
         """Records of an edge or a shard, before they are handled."""
-        now_ns = self.spans.now_ns()
+        now_ns = self._spans.now_ns()
         for record in records:
             kind = type(record)
             if kind is Schedule:
@@ -50,7 +50,7 @@ class SchedulerSpans:
 
     def sent(self, records: Iterable[tuple[str, Any]]) -> None:
         """(session, record) for edges and shards."""
-        now_ns = self.spans.now_ns()
+        now_ns = self._spans.now_ns()
         for session, record in records:
             kind = type(record)
             if kind is TimerAnswer:
@@ -67,7 +67,7 @@ class SchedulerSpans:
         status = PUBLISH_STATUS[answer.status] if answer.status < len(PUBLISH_STATUS) else str(answer.status)
         attributes = {**_about(timer), "engine.status": status, "engine.due_ms": timer.due_ms}
         error = answer.detail or status if answer.status == UNAVAILABLE else ""
-        self.spans.add("schedule", trace_in(timer.envelope.body), start_ns, attributes, error=error)
+        self._spans.add("schedule", trace_in(timer.envelope.body), start_ns, attributes, error=error)
 
     def _over(self, sid: str, outcome: str, *, error: str = "") -> None:
         found = self._fired.pop(sid, None)
@@ -76,7 +76,7 @@ class SchedulerSpans:
         handed_ns, timer = found
         due_ns = timer.due_ms * 1_000_000
         attributes = {**_about(timer), "engine.outcome": outcome, "engine.late_ms": max(handed_ns - due_ns, 0) // 1_000_000}
-        self.spans.add("fire", trace_in(timer.envelope.body), due_ns, attributes, error=error)
+        self._spans.add("fire", trace_in(timer.envelope.body), due_ns, attributes, error=error)
 
 
 def _about(timer: Timer) -> dict[str, str | int | bool]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engine.config import Config
-from engine.store.traces.otlp import OtlpSink
-from engine.store.traces.spans import FinishedSpan, Spans
+from engine.features.traces.otlp import OtlpSink
+from engine.features.traces.spans import FinishedSpan, Spans
 from tests.support.free_port import free_port
 from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
 

@@ -19,16 +19,16 @@ from engine.core.wire.records import (
     Posted,
     Timer,
 )
-from engine.store.traces.spans import OPEN_MAX, Spans
+from engine.features.traces.spans import OPEN_MAX, Spans
 
 _DEFERRED: Final = "deferred"
 
 
 class ShardSpans:
-    """The spans of one shard."""
+    """The spans of one shard. A `ShardObserver`."""
 
     def __init__(self, spans: Spans) -> None:
-        self.spans = spans
+        self._spans = spans
         self._posts: dict[str, dict[int, tuple[int, Post]]] = {}  # by session and `ref`: when it arrived
         self._fired: dict[str, tuple[int, Timer]] = {}  # by scheduled id: when it arrived
         self._reasons: dict[tuple[str, str], str] = {}  # by mailbox key and message id, of those that have fired
@@ -38,7 +38,7 @@ class ShardSpans:
         posts = self._posts.get(session)
         if posts is None or len(posts) >= OPEN_MAX:
             posts = self._posts[session] = {}
-        now_ns = self.spans.now_ns()
+        now_ns = self._spans.now_ns()
         for record in records:
             if type(record) is Post:
                 posts[record.ref] = now_ns, record
@@ -47,8 +47,12 @@ class ShardSpans:
         """A session of an edge has ended: nothing of it is answered any more."""
         self._posts.pop(session, None)
 
-    def sent(self, records: Iterable[tuple[str, Any]]) -> None:
-        """(session, record) for edges."""
+    def sent(self, to_edges: Iterable[tuple[str, Any]], to_schedulers: Iterable[tuple[int, Any]]) -> None:
+        """What posts and timers are answered with ends their spans."""
+        self._answered(to_edges)
+        self._told(to_schedulers)
+
+    def _answered(self, records: Iterable[tuple[str, Any]]) -> None:
         for session, record in records:
             kind = type(record)
             if kind is not Posted and kind is not Moved:
@@ -64,11 +68,11 @@ class ShardSpans:
                 "engine.seq": record.seq, "engine.reason": record.detail,
             }  # fmt: skip
             error = record.detail or status if record.status == UNAVAILABLE else ""
-            self.spans.add("journal", trace_in(post.envelope.body), start_ns, attributes, error=error)
+            self._spans.add("journal", trace_in(post.envelope.body), start_ns, attributes, error=error)
 
     def fired(self, timers: Iterable[Timer]) -> None:
         """Timers of a scheduler, before they are handled."""
-        now_ns = self.spans.now_ns()
+        now_ns = self._spans.now_ns()
         if len(self._fired) >= OPEN_MAX:
             self._fired.clear()
             self._reasons.clear()
@@ -84,8 +88,7 @@ class ShardSpans:
             if type(record) is Decided and (record.key, record.entry.id) in self._reasons:
                 self._reasons[record.key, record.entry.id] = f"{record.entry.event}: {record.entry.reason}"
 
-    def told(self, records: Iterable[tuple[int, Any]]) -> None:
-        """(partition, record) for schedulers."""
+    def _told(self, records: Iterable[tuple[int, Any]]) -> None:
         for _, record in records:
             kind = type(record)
             if kind is FireDone:
@@ -107,4 +110,4 @@ class ShardSpans:
             "messaging.message.id": timer.envelope.id, "engine.tenant": split_key(timer.key)[0], "engine.scheduled_id": sid,
             "engine.outcome": outcome, "engine.reason": self._reasons.pop((timer.key, timer.envelope.id), ""),
         }  # fmt: skip
-        self.spans.add("judge", trace_in(timer.envelope.body), start_ns, attributes, error=error)
+        self._spans.add("judge", trace_in(timer.envelope.body), start_ns, attributes, error=error)

@@ -6,7 +6,7 @@ from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.wire.records import SCHEDULED, UNAVAILABLE, Fire, FireAgain, FireDone, FireFailed, Schedule, Timer, TimerAnswer
-from engine.store.traces.scheduler_spans import SchedulerSpans
+from engine.features.traces.scheduler_spans import SchedulerSpans
 from tests.support.listed_spans import SAMPLED, ListedSpans
 
 EDGE, SHARD = "edge-0/x", "shard-0/x"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from engine import __version__
 from engine.config import Config
 from engine.errors import ConfigError
-from engine.store.traces.spans import FinishedSpan
+from engine.features.traces.spans import FinishedSpan
 
 try:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

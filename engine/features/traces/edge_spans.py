@@ -11,7 +11,7 @@ Streams and polls acknowledge by other connections, or not at all, so of their s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from engine.core.model.trace_context import TraceContext, trace_in
 from engine.core.wire.records import TRANSPORTS, WEBSOCKET
-from engine.store.traces.spans import OPEN_MAX, Attributes, Spans
+from engine.features.traces.spans import OPEN_MAX, Attributes, Spans
+from engine.gateway.ports import SentMessages
 
 
 class _Named(Struct):
@@ -27,8 +28,6 @@ class _Named(Struct):
 
 
 _named: Final = msgspec.json.Decoder(_Named)
-
-SentMessages = Sequence[tuple[int, int, bytes]]
 
 
 class _Sent(Struct, gc=False):
@@ -38,26 +37,23 @@ class _Sent(Struct, gc=False):
 
 
 class EdgeSpans:
-    """The spans of one edge."""
+    """The spans of one edge. A `ConnectionObserver`."""
 
     def __init__(self, spans: Spans) -> None:
-        self.spans = spans
+        self._spans = spans
         self._sent: dict[int, dict[int, _Sent]] = {}  # by connection and sequence number
         self._count = 0
 
-    def send(self, connection: int, kind: int, messages: SentMessages, write: Callable[[SentMessages], None]) -> None:
-        """Write messages to a connection of this kind, a `send` for each that is sampled."""
-        found = [(message, context) for message in messages if (context := trace_in(message[2])) is not None and context.sampled]
-        if not found:
-            write(messages)
-            return
-        start_ns = self.spans.now_ns()
-        write(messages)
-        end_ns = self.spans.now_ns()
-        for (seq, attempt, body), context in found:
+    def sent(self, connection: int, kind: int, messages: SentMessages, begun_ns: int) -> None:
+        """A `send` for each message that is sampled."""
+        end_ns = self._spans.now_ns()
+        for seq, attempt, body in messages:
+            context = trace_in(body)
+            if context is None or not context.sampled:
+                continue
             id = _named.decode(b"{%b}" % body).id
             attributes = {"messaging.message.id": id, "engine.transport": TRANSPORTS[kind], "engine.attempt": attempt}
-            self.spans.add("send", context, start_ns, attributes, end_ns=end_ns)
+            self._spans.add("send", context, begun_ns, attributes, end_ns=end_ns)
             if kind == WEBSOCKET:
                 self._remember(connection, seq, _Sent(context, id, end_ns))
 
@@ -86,7 +82,7 @@ class EdgeSpans:
             wanted = frozenset(ids)
             self._settle(connection, [number for number, sent in of_connection.items() if sent.id in wanted], error)
         elif error:
-            self.spans.add("acknowledge", None, self.spans.now_ns(), {"messaging.message.id": ids[0] if ids else ""}, error=error)
+            self._spans.add("acknowledge", None, self._spans.now_ns(), {"messaging.message.id": ids[0] if ids else ""}, error=error)
 
     def _settle(self, connection: int, numbers: Sequence[int], error: str) -> None:
         of_connection = self._sent[connection]
@@ -103,4 +99,4 @@ class EdgeSpans:
 
     def _over(self, sent: _Sent, *, acknowledged: bool, error: str = "") -> None:
         attributes: Attributes = {"messaging.message.id": sent.id, "engine.acknowledged": acknowledged}
-        self.spans.add("acknowledge", sent.context, sent.at_ns, attributes, error=error)
+        self._spans.add("acknowledge", sent.context, sent.at_ns, attributes, error=error)

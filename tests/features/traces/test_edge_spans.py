@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.wire.records import SSE, WEBSOCKET
-from engine.store.traces.edge_spans import EdgeSpans, SentMessages
+from engine.features.traces.edge_spans import EdgeSpans
+from engine.gateway.ports import SentMessages
 from tests.support.listed_spans import SAMPLED, UNSAMPLED, ListedSpans
 
 
@@ -14,9 +15,8 @@ def body(id: str, context: TraceContext | None = SAMPLED) -> bytes:
 
 
 def sent(listed: ListedSpans, messages: SentMessages, kind: int = WEBSOCKET) -> EdgeSpans:
-    edge, written = EdgeSpans(listed.spans), []
-    edge.send(1, kind, messages, written.extend)
-    assert written == list(messages)
+    edge = EdgeSpans(listed.spans)
+    edge.sent(1, kind, messages, listed.now_ns)
     return edge
 
 
@@ -64,7 +64,7 @@ def test_a_nack_is_a_span_also_of_what_was_not_sampled() -> None:
 def test_a_message_that_is_sent_again_ends_the_wait_for_the_first_ack() -> None:
     listed = ListedSpans()
     edge = sent(listed, [(1, 1, body("a"))])
-    edge.send(1, WEBSOCKET, [(1, 2, body("a"))], lambda _: None)
+    edge.sent(1, WEBSOCKET, [(1, 2, body("a"))], listed.now_ns)
     edge.acknowledged(1, 1)
     assert [(span.name, span.attributes.get("engine.attempt"), span.attributes.get("engine.acknowledged")) for span in listed.found] == [
         ("send", 1, None), ("send", 2, None), ("acknowledge", None, False), ("acknowledge", None, True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.config import Config
 from engine.core.model.trace_context import TraceContext
-from engine.store.traces.spans import SPANS_OF_ITEM, spans_of
+from engine.features.traces.spans import SPANS_OF_ITEM, spans_of
 from tests.support.listed_spans import SAMPLED, UNSAMPLED, ListedSpans
 
 

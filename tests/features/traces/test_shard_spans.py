@@ -8,7 +8,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.policy.user_state import TimelineEntry
 from engine.core.wire.records import ACCEPTED, UNAVAILABLE, FireAgain, FireDone, FireFailed, Moved, Post, Posted, Timer
-from engine.store.traces.shard_spans import ShardSpans
+from engine.features.traces.shard_spans import ShardSpans
 from tests.support.listed_spans import SAMPLED, UNSAMPLED, ListedSpans
 
 EDGE = "edge-0/x"
@@ -33,7 +33,8 @@ def test_a_post_is_a_span_from_its_arrival_to_its_answer() -> None:
     shard.received(EDGE, [post(1, "a"), post(2, "b", UNSAMPLED), post(3, "c", None)])
     listed.pass_ms(2)
     shard.sent(
-        [(EDGE, Posted(1, ACCEPTED, 7)), (EDGE, Posted(2, ACCEPTED, 8)), (EDGE, Posted(3, ACCEPTED, 9)), (EDGE, Posted(1, ACCEPTED, 7))]
+        [(EDGE, Posted(1, ACCEPTED, 7)), (EDGE, Posted(2, ACCEPTED, 8)), (EDGE, Posted(3, ACCEPTED, 9)), (EDGE, Posted(1, ACCEPTED, 7))],
+        [],
     )
     (journal,) = listed.found
     assert (journal.name, journal.parent_id, journal.end_ns - journal.start_ns) == ("journal", SAMPLED.span_id, 2_000_000)
@@ -46,9 +47,9 @@ def test_a_post_that_storage_refused_or_took_long_is_a_span_in_any_case() -> Non
     listed = ListedSpans(trace_slow_ms=100)
     shard = ShardSpans(listed.spans)
     shard.received(EDGE, [post(1, "a", None), post(2, "b", UNSAMPLED), post(3, "c", None)])
-    shard.sent([(EDGE, Posted(1, UNAVAILABLE, detail="storage is away")), (EDGE, Moved(3, -1, 2))])
+    shard.sent([(EDGE, Posted(1, UNAVAILABLE, detail="storage is away")), (EDGE, Moved(3, -1, 2))], [])
     listed.pass_ms(100)
-    shard.sent([(EDGE, Posted(2, ACCEPTED, 1)), (EDGE, Posted(3, ACCEPTED, 1))])
+    shard.sent([(EDGE, Posted(2, ACCEPTED, 1)), (EDGE, Posted(3, ACCEPTED, 1))], [])
     assert [(span.attributes["messaging.message.id"], span.error) for span in listed.found] == [("a", "storage is away"), ("b", "")]
 
 
@@ -57,7 +58,7 @@ def test_posts_of_a_session_that_ended_are_forgotten() -> None:
     shard = ShardSpans(listed.spans)
     shard.received(EDGE, [post(1, "a")])
     shard.closed(EDGE)
-    shard.sent([(EDGE, Posted(1, ACCEPTED, 7))])
+    shard.sent([(EDGE, Posted(1, ACCEPTED, 7))], [])
     assert listed.found == []
     assert shard._posts == {}
 
@@ -71,10 +72,10 @@ def test_a_timer_is_judged_with_the_reason_of_the_decision_and_anew_when_it_come
         [Decided("t:ann", TimelineEntry("a", 5, "suppressed", "muted: by the user")), Decided("t:bob", TimelineEntry("b", 5, "x", "y"))]
     )
     listed.pass_ms(1)
-    shard.told([(0, FireDone(["0-a", "0-b"])), (0, FireFailed(["0-c"]))])
+    shard.sent([], [(0, FireDone(["0-a", "0-b"])), (0, FireFailed(["0-c"]))])
     shard.fired([timer("0-c", "c")])
-    shard.told([(0, FireAgain([("0-c", 99)]))])
-    shard.told([(0, FireDone(["0-a", "0-unknown"]))])
+    shard.sent([], [(0, FireAgain([("0-c", 99)]))])
+    shard.sent([], [(0, FireDone(["0-a", "0-unknown"]))])
     assert set(listed.names()) == {"judge"}
     assert [(span.attributes["engine.outcome"], span.attributes["engine.reason"], bool(span.error)) for span in listed.found] == [
         ("done", "suppressed: muted: by the user", False), ("done", "", False), ("failed", "", True), ("put off", "", False),
