@@ -12,6 +12,7 @@ takes its group again after `event_looks_max` looks, long before its lease ends;
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -54,6 +55,12 @@ class _Acknowledgement(Struct, forbid_unknown_fields=True):
     leave: bool = False
 
 
+class _Poll(Struct, eq=False):
+    """One that waits, until its deadline."""
+
+    deadline_ms: float
+
+
 _ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
 
 
@@ -71,6 +78,7 @@ class EventGroups:
         self._clock = clock
         self._draining = draining
         self._polls = 0
+        self._waiting: dict[tuple[str, str, str], set[_Poll]] = {}  # by tenant, group and consumer
 
     def allow(self, principal: Principal) -> None:
         """Raises Problem: 403, the token has neither scope."""
@@ -103,6 +111,9 @@ class EventGroups:
             reached = None if given.position is UNSET else parse_position(given.position)
         except Invalid as error:
             raise media_types.unacceptable(Invalid(error.detail, "$.position")) from None
+        if given.leave:  # a poll that nobody waits for any more would take the group again
+            for poll in self._waiting.get((tenant, group, given.consumer), ()):
+                poll.deadline_ms = -math.inf
         holder, position = await self._take(tenant, group, given.consumer, reached, leave=given.leave)
         return {"position": str(position), "held_by": holder}
 
@@ -130,40 +141,45 @@ class EventGroups:
         if self._polls >= self._config.event_polls_max:
             raise too_many_requests(f"{self._polls} consumers of events wait at this edge", RETRY_AFTER_S)
         self._polls += 1
+        waits = _Poll(self._clock() + int(wait_s * 1000))
+        self._waiting.setdefault((tenant, group, consumer), set()).add(waits)
         try:
             how = {"oldest": begin == "oldest", "outcomes": outcomes == "true"}
-            return await self._wait(tenant, group, consumer, reached, limit, wait_s, how)
+            return await self._wait(tenant, group, consumer, reached, limit, waits, how)
         finally:
             self._polls -= 1
+            others = self._waiting[tenant, group, consumer]
+            others.discard(waits)
+            if not others:
+                del self._waiting[tenant, group, consumer]
 
     async def _wait(
-        self, tenant: str, group: str, consumer: str, reached: Position | None, limit: int, wait_s: float, how: dict[str, bool]
+        self, tenant: str, group: str, consumer: str, reached: Position | None, limit: int, waits: _Poll, how: dict[str, bool]
     ) -> dict[str, Any]:
-        deadline_ms = self._clock() + int(wait_s * 1000)
         while True:
             holder, position = await self._take(tenant, group, consumer, reached, **how)
             found = Look([], position, False)
             if holder == consumer:
-                found = await self._search(tenant, position, limit, deadline_ms)
+                found = await self._search(tenant, position, limit, waits)
                 reached = found.position  # stored when nothing was found up to there
             else:
-                await self._pause(deadline_ms)
+                await self._pause(waits)
                 reached = None
-            if found.events or found.more or self._clock() >= deadline_ms or self._draining():
+            if found.events or found.more or self._clock() >= waits.deadline_ms or self._draining():
                 return {**_page(found), **({"held_by": holder} if holder != consumer else {})}
 
-    async def _search(self, tenant: str, position: Position, limit: int, deadline_ms: int) -> Look:
+    async def _search(self, tenant: str, position: Position, limit: int, waits: _Poll) -> Look:
         """The first look that finds something, or the last of `event_looks_max`."""
         look = Look([], position, False)
         for _ in range(self._config.event_looks_max):
             look = await self._store.look(tenant, look.position, limit)
-            if look.events or not (look.more or await self._pause(deadline_ms)):
+            if look.events or not (look.more or await self._pause(waits)):
                 break
         return look
 
-    async def _pause(self, until_ms: int) -> bool:
+    async def _pause(self, waits: _Poll) -> bool:
         """Wait until it is time for another look; false at the end of the time, or of this edge."""
-        left_ms = until_ms - self._clock()
+        left_ms = waits.deadline_ms - self._clock()
         if left_ms <= 0 or self._draining():
             return False
         await asyncio.sleep(min(self._config.event_poll_ms, left_ms) / 1000)

@@ -80,6 +80,16 @@ async def test_a_poll_waits_for_events_and_for_the_group(world: EdgeWorld) -> No
         assert (await poll(client, "a"))["held_by"] == "b"
 
 
+async def test_a_consumer_that_leaves_takes_its_group_by_no_abandoned_poll(world: EdgeWorld) -> None:
+    """Ray tells an edge of no caller that has stopped waiting, and HTTP does not look."""
+    async with world.http(scopes="events") as client:
+        abandoned = asyncio.ensure_future(poll(client, "a", wait=20))
+        await until(lambda: ("default", "g") in world.event_groups.known)
+        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+        assert (await abandoned)["events"] == []
+        assert "held_by" not in await poll(client, "b")
+
+
 async def test_a_poll_is_answered_when_the_edge_drains(world: EdgeWorld) -> None:
     async with world.http(scopes="events") as client:
         waiting = asyncio.ensure_future(poll(client, wait=50))
