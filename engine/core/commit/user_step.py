@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from engine.core.inbox.inbox import inbox_of
+from engine.core.inbox.inbox import ARCHIVED, READ, inbox_of
 from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered, Topics
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.policy.preferences import outgrown, patched
@@ -112,6 +112,13 @@ def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Erased | Decided |
         user_state_of(mailbox).profile = record.profile
     elif mailbox.user_state is not None:
         mailbox.user_state.profile = None
+
+
+def acknowledged_by(mailbox: Mailbox, record: Marked | Inboxed) -> list[int]:
+    """The pending numbers that a mark of the inbox acknowledges: those that are read or archived by it."""
+    if isinstance(record, Marked) and record.on and record.mark in (READ, ARCHIVED):
+        return [seq for seq in record.seqs if mailbox.is_pending(seq)]
+    return []
 
 
 def apply_mark(mailbox: Mailbox, record: Marked | Inboxed) -> None:

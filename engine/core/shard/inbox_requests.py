@@ -12,7 +12,7 @@ stream by a task of their own, so that neither commits nor deliveries wait for i
 A number whose entry is not there has left the stream without the shard's knowledge (it was trimmed for its bytes): it leaves the inbox.
 
 A mark is a journal record like every change of a user (`engine.core.shard.user_requests`). Marking as read, or as archived, what is
-pending acknowledges it.
+pending acknowledges it, also when the record is replayed: the acknowledgement's own record may come later than the answer.
 
 Counts: a connection that wants them is sent them when it begins, and at most once per tick when they have changed. Their revision is
 the shard's epoch in the upper bits and a counter below: it grows with every change and with every new owner of the user, so it never
@@ -29,8 +29,7 @@ from typing import Final
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.commit.user_step import UserChange
-from engine.core.inbox.inbox import ARCHIVED, READ
+from engine.core.commit.user_step import UserChange, acknowledged_by
 from engine.core.journal.journal_records import Marked, StoredMessage, recalled
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
@@ -200,9 +199,8 @@ class InboxRequests:
     def marked(self, mailbox: Mailbox, record: Marked, done: InboxMarked) -> list[int]:
         """The mark is journalled and applied: completes the answer, and returns the numbers that it acknowledges."""
         self._mailbox_store.counts_changed(mailbox)
-        acknowledged = record.on and record.mark in (READ, ARCHIVED)
         done.unread, done.unseen, done.revision = self._counts(mailbox)
-        return [seq for seq in record.seqs if mailbox.is_pending(seq)] if acknowledged else []
+        return acknowledged_by(mailbox, record)
 
     # -- counts -------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.commit import broadcast_step
 from engine.core.commit.group import apply_stored
-from engine.core.commit.user_step import apply_mark, apply_note
+from engine.core.commit.user_step import acknowledged_by, apply_mark, apply_note
 from engine.core.commit.window_step import WindowCloser, apply_window
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import (
@@ -233,6 +233,7 @@ class MailboxStore:
                 apply_note(mailbox, record, self._config.decisions_max)
             elif isinstance(record, Marked | Inboxed):
                 apply_mark(mailbox, record)
+                mailbox.settle(acknowledged_by(mailbox, record), None, now_ms, self.retry)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._config.recent_ids)
                 self.windows_changed(mailbox)

@@ -123,6 +123,21 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
     assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0), (True, READ | SEEN)]
 
 
+@pytest.mark.parametrize("flag", [READ, ARCHIVED])
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_crash_right_after_a_mark_keeps_its_acknowledgement(flag: int, stored: bool) -> None:
+    w = world()
+    w.post(id="a")
+    w.publish(id="b")
+    if stored:
+        w.checkpoint()
+    assert mark(w, flag, "b").status == OK
+    w.crash()
+    view = IN_ARCHIVE if flag == ARCHIVED else ALL
+    assert {row.seq: row.acked for row in read(w, view).rows if row.seq == 2} == {2: True}
+    assert [one.messages[0][0] for one in w.connect(1) if hasattr(one, "messages")] == [1], "what was marked does not come again"
+
+
 def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     w = world()
     w.publish(id="a")
