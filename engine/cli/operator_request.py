@@ -62,10 +62,14 @@ def ask(
 
 
 def copy(target: EngineTarget, path: str, file: IO[bytes], *, advice: str = "") -> None:
-    """Write the engine's answer to a GET into a file, while it arrives. Raises as `ask`; a part is written then."""
+    """Write the engine's answer to a GET, JSON, into a file, while it arrives. Raises as `ask`; a part is written then."""
     with _explained(target, advice), _answer(target, "GET", path, None, {}) as answer:
+        if (found := answer.headers.get_content_type()) != "application/json":  # the page of a proxy
+            raise http.client.HTTPException(f"it is {found}, not JSON")
         while piece := answer.read(_PIECE_BYTES):
             file.write(piece)
+        if answer.length:  # a read of some bytes tells nothing of it
+            raise http.client.IncompleteRead(b"", answer.length)
 
 
 @contextlib.contextmanager
