@@ -56,6 +56,11 @@ class RayEvent(Struct, frozen=True):
         return msgspec.json.encode({"type": self.type, "user": SUBJECT, "id": self.id, **context, "ts": self.at_ms, "data": data})
 
 
+def valid(text: Any) -> str:
+    """A text of Ray, "" for none. Names of files may have halves of characters, which Ray's JSON may have, and no other JSON."""
+    return str(text or "").encode(errors="replace").decode()
+
+
 def id_of(*parts: str) -> str:
     """An id for what these texts name together; their digest where they are too long."""
     text = ":".join(parts)

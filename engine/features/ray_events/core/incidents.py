@@ -15,6 +15,7 @@ from engine.features.ray_events.core.event import (
     RayEvent,
     id_of,
     notified,
+    valid,
 )
 from engine.features.ray_events.core.exported import DETAIL_CHARS, Death
 from engine.features.ray_events.core.jobs import Job
@@ -67,4 +68,5 @@ def unhealthy_apps(details: Mapping[str, Any]) -> Iterator[Unhealthy]:
         ]
         if app.get("status") in _UNHEALTHY or faults:
             status = app["status"] if app.get("status") in _UNHEALTHY else "UNHEALTHY"
-            yield Unhealthy(name, status, "\n".join(filter(None, (app.get("message") or "", *faults)))[:DETAIL_CHARS])
+            detail = "\n".join(filter(None, (app.get("message") or "", *faults)))
+            yield Unhealthy(valid(name), status, valid(detail[:DETAIL_CHARS]))

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from engine.features.ray_events.core.event import JOB_FAILED, JOB_FINISHED, JOB_LOST, JOB_STOPPED, RayEvent, id_of, notified
+from engine.features.ray_events.core.event import JOB_FAILED, JOB_FINISHED, JOB_LOST, JOB_STOPPED, RayEvent, id_of, notified, valid
 
 HORIZON_MS: Final = 86_400_000
 """As long as the engine remembers the ids of events (`idempotency_caller_s`)."""
@@ -115,12 +115,12 @@ def job_of(details: Mapping[str, Any]) -> Job | None:
             return None
         name = details.get("job_id") or ""
     return Job(
-        str(name),
-        str(details.get("job_id") or ""),
+        valid(name),
+        valid(details.get("job_id")),
         _text(details.get("status")),
-        str(details.get("entrypoint") or ""),
-        str(details.get("message") or ""),
-        str(details.get("error_type") or ""),
+        valid(details.get("entrypoint")),
+        valid(details.get("message")),
+        valid(details.get("error_type")),
         int(details.get("start_time") or 0),
         int(details.get("end_time") or 0),
         metadata,

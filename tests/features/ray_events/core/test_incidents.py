@@ -51,6 +51,12 @@ def test_an_unhealthy_application_says_which_deployment_it_is() -> None:
     assert list(unhealthy_apps({})) == []
 
 
+def test_an_application_is_told_whose_error_names_a_file_in_no_unicode() -> None:
+    details = {"applications": {"shop": {"status": "DEPLOY_FAILED", "message": "no file 'caf\udce9'", "deployments": {}}}}
+    (app,) = unhealthy_apps(details)
+    assert b"no file 'caf?'" in app.event(5, ()).body()
+
+
 def test_an_incident_has_an_id_of_its_own_time() -> None:
     app = Unhealthy("shop", "UNHEALTHY", "")
     assert app.event(5, ()).id == app.event(5, ("x",)).id != app.event(6, ()).id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -60,6 +61,15 @@ def test_a_failed_job_tells_its_owner_the_last_lines_of_its_log() -> None:
         False,
         "JOB_ENTRYPOINT_COMMAND_ERROR",
     )
+
+
+def test_a_job_whose_command_is_no_unicode_is_told_like_others() -> None:
+    """Python writes other bytes of a command line as lone surrogates, which JSON of Python takes, and no other one."""
+    read = job_of(FAILED | {"submission_id": "caf\udce9", "entrypoint": "python caf\udce9.py", "error_type": "\udce9"})
+    assert read is not None
+    assert read.key.encode() == b"caf?:1795712548566"
+    assert b"python caf?.py" in encode_running(followed().look([msgspec.structs.replace(read, status="RUNNING")], NOW).began[read.key])
+    assert b"python caf?.py" in followed(0).look([read], NOW).ended[0].event.body()
 
 
 def test_a_driver_is_followed_when_its_metadata_name_whom_to_notify() -> None:
