@@ -21,6 +21,7 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive
 
 from engine.api.access import Access, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
@@ -44,6 +45,7 @@ from engine.features.event_groups.store import (
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
 from engine.http.problems import RETRY_AFTER_S, bad_request, conflict, forbidden, not_found, too_many_requests
 from engine.publish import media_types
+from engine.transports.asgi import until_disconnected
 
 CONSUMER_CHARS_MAX: Final = 128
 """Of a consumer's name for itself."""
@@ -59,6 +61,10 @@ class _Poll(Struct, eq=False):
     """One that waits, until its deadline."""
 
     deadline_ms: float
+
+    def end(self, _by: object = None) -> None:
+        """Nobody waits for it any more: it must not take the group again."""
+        self.deadline_ms = -math.inf
 
 
 _ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
@@ -111,14 +117,17 @@ class EventGroups:
             reached = None if given.position is UNSET else parse_position(given.position)
         except Invalid as error:
             raise media_types.unacceptable(Invalid(error.detail, "$.position")) from None
-        if given.leave:  # a poll that nobody waits for any more would take the group again
+        if given.leave:
             for poll in self._waiting.get((tenant, group, given.consumer), ()):
-                poll.deadline_ms = -math.inf
+                poll.end()
         holder, position = await self._take(tenant, group, given.consumer, reached, leave=given.leave)
         return {"position": str(position), "held_by": holder}
 
-    async def poll(self, tenant: str, group: str, query: QueryParams, wait_s: float) -> dict[str, Any]:
-        """The next events of a group, for the consumer that has it. Raises Problem: 400, 404, 409 or 429; StorageUnavailable."""
+    async def poll(self, tenant: str, group: str, query: QueryParams, wait_s: float, receive: Receive) -> dict[str, Any]:
+        """The next events of a group, for the consumer that has it, until its connection ends.
+
+        Raises Problem: 400, 404, 409 or 429; StorageUnavailable.
+        """
         _check_group(group)
         outcomes = query.get("outcomes", "false")
         if outcomes not in ("true", "false"):
@@ -143,10 +152,13 @@ class EventGroups:
         self._polls += 1
         waits = _Poll(self._clock() + int(wait_s * 1000))
         self._waiting.setdefault((tenant, group, consumer), set()).add(waits)
+        leaving = asyncio.ensure_future(until_disconnected(receive))
+        leaving.add_done_callback(waits.end)
         try:
             how = {"oldest": begin == "oldest", "outcomes": outcomes == "true"}
             return await self._wait(tenant, group, consumer, reached, limit, waits, how)
         finally:
+            leaving.cancel()
             self._polls -= 1
             others = self._waiting[tenant, group, consumer]
             others.discard(waits)
@@ -249,7 +261,8 @@ def table(access: Access, store: EventStreams) -> EndpointTable:
 
     async def poll(request: Request) -> Response:
         principal = consumer(request)
-        return json_answer(await groups.poll(principal.tenant, request.path_params["group"], request.query_params, access.wait_s(request)))
+        query, wait_s = request.query_params, access.wait_s(request)
+        return json_answer(await groups.poll(principal.tenant, request.path_params["group"], query, wait_s, request.receive))
 
     async def acknowledge(request: Request) -> Response:
         principal = consumer(request)

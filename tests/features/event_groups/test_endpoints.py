@@ -90,6 +90,22 @@ async def test_a_consumer_that_leaves_takes_its_group_by_no_abandoned_poll(world
         assert "held_by" not in await poll(client, "b")
 
 
+async def test_a_consumer_whose_connection_ends_waits_for_no_group(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        await poll(client, "a")
+
+        async def status() -> int:
+            return (await client.get(f"{PATH}/events", params={"consumer": "c", "wait": 0})).status_code
+
+        killed = [asyncio.ensure_future(poll(client, "b", wait=20)) for _ in range(2)]
+        await until(status, holds=lambda found: found == 429)
+        for one in killed:
+            one.cancel()
+        await until(status, 10, holds=lambda found: found == 200)
+        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+        assert "held_by" not in await poll(client, "c")
+
+
 async def test_a_poll_is_answered_when_the_edge_drains(world: EdgeWorld) -> None:
     async with world.http(scopes="events") as client:
         waiting = asyncio.ensure_future(poll(client, wait=50))
