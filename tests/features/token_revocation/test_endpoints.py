@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 
 from engine.auth.revoked_tokens import RevokedTokens
@@ -200,6 +201,14 @@ async def test_what_cannot_be_revoked_is_said_with_the_field(body: Any, path: st
         assert problem["errors"][0]["path"] == path
         assert said in problem["errors"][0]["detail"]
         assert world.revocation_log.revocations == []
+
+
+async def test_a_token_that_is_not_valid_yet_can_be_revoked() -> None:
+    async with edge_world() as world:
+        now_s = int(time.time())
+        token = jwt.encode({"sub": "ann", "iat": now_s, "nbf": now_s + 60, "exp": now_s + 600}, SECRET, "HS256")
+        assert (await revoke(world, {"token": token}))["until"] == (now_s + 600) * 1000
+        assert world.gateway.revoked.covers(world.authenticator.verify(token, now_s + 61))
 
 
 async def test_a_time_may_be_given_as_text_and_an_expired_token_needs_no_revocation() -> None:
