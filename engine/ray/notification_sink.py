@@ -70,7 +70,14 @@ class _Row(Struct, frozen=True):
     body: bytes
 
 
-class NotificationSink(Datasink[dict[str, int]]):
+class RowsWritten(Struct, frozen=True):
+    """What became of the rows of a write task: how many had each status, and those that were refused, up to `_ERRORS_MAX`."""
+
+    counts: dict[str, int]
+    errors: list[ItemError]
+
+
+class NotificationSink(Datasink[RowsWritten]):
     """Publishes a notification for each row of a dataset.
 
         ds.write_datasink(NotificationSink(user="user_id", type="report.ready", data=["report", "pages"], id="row_id"))
@@ -121,8 +128,8 @@ class NotificationSink(Datasink[dict[str, int]]):
         self.counts: Mapping[str, int] = {}
 
     # -- Ray Data ------------------------------------------------------------------------------------------------------------
-    def write(self, blocks: Iterable[Any], ctx: Any) -> dict[str, int]:
-        """Publish the rows of these blocks; how many had each status. Called by Ray Data in a write task."""
+    def write(self, blocks: Iterable[Any], ctx: Any) -> RowsWritten:
+        """Publish the rows of these blocks. Called by Ray Data in a write task. An error would end the other tasks, too."""
         counts: Counter[str] = Counter()
         errors: list[ItemError] = []
 
@@ -133,14 +140,16 @@ class NotificationSink(Datasink[dict[str, int]]):
                     errors.append(ItemError(-1, outcome.id, f"user {outcome.user!r}: {outcome.reason}"))
 
         asyncio.run(publish())
-        if errors:
-            more = counts[REFUSED] + counts["conflict"] - len(errors)
-            raise PublishError(errors, 422 if counts[REFUSED] else 409, more=more)
-        return dict(counts)
+        return RowsWritten(dict(counts), errors)
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Add up the counts of the write tasks. Called by Ray Data."""
-        self.counts = dict(sum(map(Counter, write_result.write_returns), Counter()))
+        """Add up what the write tasks return. Called by Ray Data, in the process that writes."""
+        written: list[RowsWritten] = write_result.write_returns
+        counts = sum((Counter(one.counts) for one in written), Counter[str]())
+        self.counts = dict(counts)
+        if errors := [error for one in written for error in one.errors][:_ERRORS_MAX]:
+            more = counts[REFUSED] + counts["conflict"] - len(errors)
+            raise PublishError(errors, 422 if counts[REFUSED] else 409, more=more)
 
     def results(self, batch: Any) -> Any:
         """Publish the rows of an Arrow table; a table of a `RowOutcome` for each, in their order. For `Dataset.map_batches`."""

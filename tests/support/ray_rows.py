@@ -68,7 +68,7 @@ def by_sink(user: str) -> int:
     from engine.ray import NotificationSink
 
     sink = NotificationSink(user="user", type="row", data="data", id="id", batch_max=BATCH, retry_for_s=120)
-    return sum(sink.write((pa.Table.from_pylist(rows) for rows in batches(user)), None).values())
+    return sum(sink.write((pa.Table.from_pylist(rows) for rows in batches(user)), None).counts.values())
 
 
 def in_thread(publish: Callable[[str], int]) -> Callable[[str], Any]:
