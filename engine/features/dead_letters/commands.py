@@ -12,12 +12,15 @@ from urllib.parse import quote, urlencode
 import typer
 
 from engine.cli.options import DataDir, GivenToken, TenantOption, Url
-from engine.errors import EngineError
+from engine.errors import EngineError, Refused
 
 if TYPE_CHECKING:
     from engine.cli.local_engine import EngineTarget
 
 _PAGE: Final = 100
+
+_OF_A_LETTER: Final = (409, 429)
+"""Refusals of a redrive of which some letters may be the reason: those of the same request that were accepted are redriven."""
 
 dead_letters = typer.Typer(no_args_is_help=True, help="List, look at, redrive and drop dead letters.", rich_markup_mode="rich")
 
@@ -94,12 +97,21 @@ def redrive(
     from engine.cli.local_engine import printable
 
     target = _target(data_dir, url, token, tenant)
-    stays = 0
+    stays, refused = 0, None
     for some in _chosen(target, tenant, letters, user, all=all):
-        for result in _ask(target, "POST", "/v1/dead-letters/redrive", {"tenant": tenant}, {"letters": some})["results"]:
+        try:
+            results = _ask(target, "POST", "/v1/dead-letters/redrive", {"tenant": tenant}, {"letters": some})["results"]
+        except Refused as error:
+            if error.status not in _OF_A_LETTER:
+                raise
+            refused = error  # a letter that stays refused holds up no others
+            continue
+        for result in results:
             words = [f"{name}={result[name]}" for name in ("id", "user", "seq", "reason") if name in result]
             sys.stdout.write(" ".join(printable(word) for word in (result["letter"], result["status"], *words)) + "\n")
             stays += result["status"] in ("suppressed", "unreadable")
+    if refused is not None:
+        raise refused
     if stays:
         raise typer.Exit(1)
 

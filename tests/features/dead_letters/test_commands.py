@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,6 +13,8 @@ from typer.testing import CliRunner, Result
 from engine.__main__ import app
 from engine.core.model.constants import NORMAL
 from engine.core.wire import records as wire
+from engine.errors import Refused
+from engine.features.dead_letters import commands
 from engine.features.dead_letters.store import StoredLetter
 from tests.support import command_line
 from tests.support.background_loop import in_background
@@ -88,6 +91,21 @@ def test_what_stays_ends_the_command_with_1(store: FakeLetters, edge: EdgeWorld)
     result = run("redrive", "11-0")
     assert (result.exit_code, "11-0 suppressed" in result.stdout) == (1, True)
     assert len(store.letters) == 250
+
+
+def test_a_letter_that_is_refused_holds_up_no_later_page(store: FakeLetters, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = commands._ask
+
+    def refusing(*asked: Any) -> dict[str, Any]:
+        if asked[1] == "POST" and "1-0" in asked[4]["letters"]:
+            raise Refused("the tenant has as many users as it may", 429)
+        return ask(*asked)
+
+    monkeypatch.setattr(commands, "_ask", refusing)
+    result = run("redrive", "--all")
+    assert len(result.stdout.splitlines()) == 150
+    assert isinstance(result.exception, Refused)
+    assert len(store.letters) == 100
 
 
 def test_letters_are_dropped(store: FakeLetters) -> None:
