@@ -75,6 +75,7 @@ PACKAGES = (
     "features.user_data",
     "features.inspection",
     "features.ray_events",
+    "features.autoscaling",
     "features.verification",
     "features.sources",
     "features.snapshots",
@@ -92,7 +93,7 @@ PACKAGES = (
 
 The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
 
-PARTS = {"edge_part", "shard_part", "scheduler_part"}
+PARTS = {"edge_part", "shard_part", "scheduler_part", "controller_part"}
 OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "commands", "keys", "stored", *PARTS}
 """Modules that any feature may have."""
 
@@ -100,6 +101,7 @@ LISTS_OF_FEATURES = {
     "routes.py": "of an edge",
     "actors/shard_features.py": "of a shard",
     "actors/scheduler_features.py": "of a scheduler",
+    "actors/controller_features.py": "of the controller",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
     "cli/feature_data.py": "with data that `engine verify` checks",

@@ -22,11 +22,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -34,6 +33,7 @@ from redis.exceptions import RedisError
 from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, USERS_RETRY_S, ProcessContext
 from engine.actors.carrier import Peer
+from engine.actors.controller_features import FEATURES as OWN_FEATURES
 from engine.actors.engine_key import ConfigLock
 from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.fleet import ROLES, ActorKey, Fleet
@@ -44,22 +44,19 @@ from engine.actors.replacements import Replacements, name_of
 from engine.actors.spares import Spares
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
-from engine.core.controller.autoscaler import ScalingPolicy
 from engine.core.controller.connection_balance import ConnectionBalance
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
-from engine.core.controller.load_points import LoadWatch, memory_of_servers
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import RoutingTable
 from engine.core.shard.user_overview import SlowConnection, slowest
 from engine.core.wire.records import POLL, TRANSPORTS
 from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
+from engine.store.controller_feature import ActorRows, ControllerFeature, ControllerPorts
 from engine.store.epoch import controller_epoch, take_control
-from engine.store.load_history import LoadHistory
 from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import claim_slot_map, read_routing_table
-from engine.store.snapshots import SnapshotSchedule
 from engine.store.stores import connect_each
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
@@ -71,7 +68,6 @@ FRESH_MS: Final = 400
 _ALL_READY_S: Final = 3.0  # for an upgrade to begin; an edge waits longer for the answer
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
 _CAPACITY_S: Final = 2.0  # for Ray to say what the nodes offer
-_DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
 _HELD_UP: Final = 2  # a round of answers that takes so many times what it may was held up by this process itself
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
@@ -107,10 +103,7 @@ class Controller:
         self._lifelines = Lifelines(self._peer, self._on_break)
         self._asking: set[asyncio.Task[None]] = set()  # those whose process has ended, and waiting for their next ones
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
-        self._policy = ScalingPolicy(config)
         self._connection_balance = ConnectionBalance(config.connection_moves_per_s, config.connection_moves_min)
-        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_MAX)
-        self._load = LoadWatch(config.load_point_ms)
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
@@ -120,8 +113,8 @@ class Controller:
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
         self._redis_runs: dict[int, str] = {}  # of each store
         self._redis_restarts: Counter[int] = Counter()
-        self._snapshots: SnapshotSchedule | None = None
-        self._snapshotting: asyncio.Task[None] | None = None
+        self._features: Sequence[ControllerFeature] = ()
+        self._of_features: list[asyncio.Task[None]] = []
         self._spares = Spares(context.monotonic_ms, kept=bool(config.address))
         self._sparing: asyncio.Task[None] | None = None
         self._epoch = 0
@@ -183,15 +176,15 @@ class Controller:
             "edges": rows["edge"],
             **{f"{role}s": rows[role] for role in FEATURE_ROLES},
             "controller": self._own.row(),
-            "redis": dict(self._redis),
+            "redis": {**self._redis, **self._members("redis")},
             "scaling": self._scaling(),
             "totals": self._totals(rows),
         }
 
-    def _rows(self) -> dict[str, list[dict[str, Any]]]:
+    def _rows(self) -> ActorRows:
         return {role: [self._fleet.row(key) for key in self._fleet.keys(role)] for role in ROLES}
 
-    def _totals(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    def _totals(self, rows: ActorRows) -> dict[str, Any]:
         """Sums over all rows, and quantiles of the recent past."""
         quantiles = {name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}
         return {**totals(row for of_role in rows.values() for row in of_role), **quantiles}
@@ -328,7 +321,12 @@ class Controller:
 
     def _scaling(self) -> dict[str, Any]:
         reconciled = {} if self._reconciler is None else self._reconciler.status()
-        return {**reconciled, "waiting": self._fleet.waiting(), "autoscale": self._policy.mode, "decisions": list(self._decisions)}
+        return {**reconciled, "waiting": self._fleet.waiting(), **self._members("scaling")}
+
+    def _members(self, of: str) -> dict[str, Any]:
+        """What features add to this member of the status."""
+        found = [feature.status() for feature in self._features if feature.status is not None]
+        return {name: value for members in found for name, value in members.get(of, {}).items()}
 
     async def stop(self, proof: bytes = b"") -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
@@ -343,7 +341,7 @@ class Controller:
 
     async def _stop_all(self) -> None:
         waits = not self._created.done()  # for storage, say, and does not know yet what its predecessor created
-        tasks = [task for task in (self._watching, self._reconciling, self._created, self._round, self._snapshotting) if task is not None]
+        tasks = [task for task in (self._watching, self._reconciling, self._created, self._round) if task is not None] + self._of_features
         for task in tasks:
             task.cancel()
         self._lifelines.cut()
@@ -410,10 +408,30 @@ class Controller:
             self._epoch,
             lambda: self._spares.expected(self._all_stats()),
         )
-        if self._config.snapshot_interval_s:
-            self._snapshots = SnapshotSchedule(self._config, self._clients[0])
-            self._snapshotting = asyncio.ensure_future(self._snapshots.follow())
-            self._snapshotting.add_done_callback(self._end_when_failed)
+        self._begin_features(self._reconciler)
+
+    def _begin_features(self, reconciler: Reconciler) -> None:
+        fleet, monotonic_ms = self._fleet, self._context.monotonic_ms
+        ports = ControllerPorts(
+            self._config,
+            self._clients,
+            rows=self._rows,
+            serving=lambda role: [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)],
+            totals=self._totals,
+            redis=lambda: self._redis,
+            servers=lambda: self._redis_runs,
+            settled=lambda: reconciler.steady and fleet.ready(),
+            waiting=reconciler.newcomers.waiting,
+            want=self._want,
+            now_ms=monotonic_ms,
+            wall_ms=self._wall_ms,
+        )
+        self._features = [on_controller(ports) for on_controller in OWN_FEATURES]
+        for feature in self._features:
+            if feature.run is not None:
+                task = asyncio.ensure_future(feature.run())
+                task.add_done_callback(self._end_when_failed)
+                self._of_features.append(task)
 
     async def _prepare_storage(self) -> tuple[RoutingTable, WantedNumbers]:
         """Write data epochs, slot maps and wanted numbers, unless an engine is running: then all exist, and none may change."""
@@ -504,9 +522,10 @@ class Controller:
         self._keep_spares()
         if self._reconciler is not None:
             self._reconciler.look()
-        await self._autoscale()
         await self._balance_connections(now_ms)
-        await self._record_load(now_ms)
+        for feature in self._features:
+            if feature.look is not None and self._redis["alive"]:
+                await feature.look()
 
     def _keep_spares(self) -> None:
         """While everything serves, have Ray start processes on a node that lacks a spare one."""
@@ -527,21 +546,6 @@ class Controller:
                 self._spares.asked()
         except Exception:  # actors that have no spare process start as they would without
             log.exception("no spare process is started on node %s", node)
-
-    async def _record_load(self, now_ms: float) -> None:
-        """Add a point to the load of the last hour, when it is time for one. What cannot be stored is lost."""
-        if not self._load.due(now_ms) or not self._redis["alive"]:
-            return
-        rows = self._rows()
-        stores = self._redis.get("stores", (self._redis,))
-        redis_bytes = memory_of_servers(stores, self._redis_runs)
-        everyone = [row for of_role in rows.values() for row in of_role]
-        point = self._load.observe(everyone, self._totals(rows), redis_bytes, now_ms, self._wall_ms())
-        try:
-            if point is not None:
-                await LoadHistory(self._clients[0], self._config.load_points_max).add(point)
-        except StorageUnavailable as error:
-            log.info("%s", error)
 
     async def _ask_nodes(self) -> None:
         """Learn which nodes are to go. While Ray's control service is away, what it said last holds."""
@@ -679,27 +683,6 @@ class Controller:
         reconciler = self._reconciler
         return not self._fleet.ready() or (reconciler is not None and (reconciler.in_a_hurry or reconciler.spare_wait.lasts))
 
-    async def _autoscale(self) -> None:
-        """Look at the load of the last round, and want what the policy decides."""
-        if self._policy.mode == "off" or self._reconciler is None or not self._redis["alive"]:
-            return
-        fleet, reconciler = self._fleet, self._reconciler
-        shards, schedulers, edges = (
-            [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)] for role in ("shard", "scheduler", "edge")
-        )
-        steady, now_ms = reconciler.steady and fleet.ready(), int(self._context.monotonic_ms())
-        for decision in self._policy.observe(shards, schedulers, edges, now_ms, steady, reconciler.newcomers.waiting()):
-            shown = {**msgspec.structs.asdict(decision), "at_ms": self._wall_ms()}
-            log.info("autoscaler: %s", shown)
-            self._decisions.appendleft(shown)
-            try:
-                if self._policy.mode == "on" and decision.action == "scale":
-                    await self._want("autoscaler", **{decision.role: decision.wanted})
-                elif self._policy.mode == "on" and decision.action == "rebalance":
-                    await self._want("autoscaler", sharing="load")
-            except StorageUnavailable as error:
-                log.warning("the decision is not carried out: %s", error)
-
     async def _balance_connections(self, now_ms: float) -> None:
         """Have edges with many connections let some go to an edge that has joined. A later round makes up for an answer that is lost."""
         fleet = self._fleet
@@ -731,8 +714,6 @@ class Controller:
         self._redis |= {**stores[0], "alive": all(store["alive"] for store in stores), "restarts": restarts}
         if len(stores) > 1:
             self._redis["stores"] = stores
-        if self._snapshots is not None:
-            self._redis["snapshots"] = self._snapshots.status()
 
     async def _ask_store(self, index: int, client: Redis) -> dict[str, Any]:
         """The state of one store; renews the lease on it."""

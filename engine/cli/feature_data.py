@@ -10,6 +10,7 @@ from engine.features.audit import keys as audit
 from engine.features.dead_letters import stored as dead_letters
 from engine.features.event_groups import keys as event_groups
 from engine.features.growing import stored as growing
+from engine.features.inspection import keys as inspection
 from engine.features.policy import keys as policy
 from engine.features.questions import stored as questions
 from engine.features.ray_events import keys as ray_events
@@ -31,5 +32,6 @@ FEATURES: Final[Sequence[FeatureData]] = (
     growing.DATA,
     dead_letters.DATA,
     FeatureData("event groups", event_groups.INDEXES),
+    FeatureData("inspection", inspection.INDEXES),
     FeatureData("events of Ray", ray_events.INDEXES),
 )

@@ -44,9 +44,6 @@ LEASE_KEY: Final = "engine:lease"
 LINK_KEY_KEY: Final = "engine:link-key"
 """String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
 
-LOAD_HISTORY_KEY: Final = "engine:load"
-"""Stream: the load of the last hour, a point each few seconds (`engine.store.load_history`)."""
-
 
 def trimmed_mark_key(stream: str) -> str:
     """String: the id of the first entry that the last trimming of a stream left."""

@@ -22,10 +22,10 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.errors import EngineError, SnapshotFailed
+from engine.features.snapshots.snapshots import DUMP, Snapshots
 from engine.store.embedded_redis import EmbeddedRedis
 from engine.store.redis_client import connect
 from engine.store.server_program import ServerProgram
-from engine.store.snapshots import DUMP, Snapshots
 from tests.proof import stored
 from tests.proof.stored import Found
 

@@ -24,6 +24,7 @@ from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.shard.mailbox_store import DeadLetter, StreamRead
 from engine.core.wire.records import UNREADABLE, Detach, Schedule, Timer
 from engine.features.dead_letters.store import DeadLetterStream, write_dead_letters
+from engine.features.snapshots.snapshots import Snapshots
 from engine.features.verification.stored_records import Verification
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.embedded_redis import EmbeddedRedis
@@ -34,7 +35,6 @@ from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, connect
 from engine.store.server_program import ServerProgram
 from engine.store.slot_map import claim_slot_map
-from engine.store.snapshots import Snapshots
 from engine.store.timer_store import TimerStore
 from tests.support.shard_process import shard_process
 from tests.support.waiting import until

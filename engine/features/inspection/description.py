@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.config import Config
-from engine.core.controller.load_points import LoadPoint
+from engine.features.inspection.core import LoadPoint
 from engine.features.user_data.description import CONNECTION, OLDEST
 from engine.http.description.json_schema import COUNT, TIME_MS, Schema, answer_of, rows
 from engine.http.description.operation import Part, json_of, operation

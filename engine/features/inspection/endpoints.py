@@ -20,11 +20,11 @@ from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.core.shard.user_overview import SlowConnection
 from engine.features.inspection import description
+from engine.features.inspection.load_history import LoadHistory
 from engine.features.inspection.store import Quarantine
 from engine.features.user_data.user_reports import connection_json
 from engine.gateway.tenant_quotas import quotas_of
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.store.load_history import LoadHistory
 from engine.store.tenant_usage import TenantUsage
 
 

@@ -1,1 +1,1 @@
-"""Snapshots of the engine's own Redis, taken and restored by commands; `engine.store.snapshots` takes them while it runs."""
+"""Snapshots of the engine's own Redis, taken and restored by commands; `engine.features.snapshots.snapshots` takes them while it runs."""

@@ -32,8 +32,8 @@ def snapshot(data_dir: DataDir = None) -> None:
 
     [dim]engine snapshot[/dim]
     """
+    from engine.features.snapshots.snapshots import Snapshot, Snapshots
     from engine.store.redis_client import connect
-    from engine.store.snapshots import Snapshot, Snapshots
 
     config = _of_own_redis(load({"data_dir": data_dir}))
     state = running_state(config.data_dir)
@@ -63,7 +63,7 @@ def restore(
     engine up[/dim]
     """
     from engine.features.snapshots.snapshot_restore import restore_snapshot
-    from engine.store.snapshots import Snapshots
+    from engine.features.snapshots.snapshots import Snapshots
 
     config = _of_own_redis(load({"data_dir": data_dir}))
     found = Snapshots(config.data_dir).find(snapshot)

@@ -27,10 +27,10 @@ from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.errors import SnapshotFailed
+from engine.features.snapshots.snapshots import DUMP, ROOM_BYTES, Snapshot, sync
 from engine.store.embedded_redis import REDIS_FOLDER, RESTORED_FOLDER, DataDirLock, EmbeddedRedis, adopt_restored
 from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.redis_client import connect, replace_data_epoch
-from engine.store.snapshots import DUMP, ROOM_BYTES, Snapshot, sync
 
 _RESTORING: Final = ".restoring"
 _LOG_BEFORE_7: Final = "appendonly.aof"

@@ -106,8 +106,8 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
     if config.redis_url or state is not None:
         yield config.redis_url or (state.redis_url if state is not None else ""), ""
         return
+    from engine.features.snapshots.snapshots import ROOM_BYTES
     from engine.store.embedded_redis import REDIS_FOLDER, RESTORED_FOLDER, DataDirLock, EmbeddedRedis
-    from engine.store.snapshots import ROOM_BYTES
 
     data_dir = Path(config.data_dir)
     folder = next((data_dir / name for name in (RESTORED_FOLDER, REDIS_FOLDER) if (data_dir / name).is_dir()), None)
@@ -138,7 +138,7 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
 
 
 def _damaged_snapshots(config: Config, checked: dict[str, int]) -> list[dict[str, str]]:
-    from engine.store.snapshots import Snapshots
+    from engine.features.snapshots.snapshots import Snapshots
 
     damage, snapshots = [], Snapshots(config.data_dir)
     for path in snapshots.paths():

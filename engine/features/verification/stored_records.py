@@ -59,7 +59,7 @@ _DAMAGE_MAX: Final = 1000
 _STAMP_BYTES: Final = 4
 _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _INDEXES: Final = re.compile(
-    rb"engine:(meta|epoch|replicated|lease|link-key|load)|\{[^{}]{1,200}\}trimmed|session:stream|\{ids\}state"
+    rb"engine:(meta|epoch|replicated|lease|link-key)|\{[^{}]{1,200}\}trimmed|session:stream|\{ids\}state"
     rb"|\{s\d{1,2}\}(epoch|head|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,2}\}(quarantine|events)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{tenants\}.*|\{outcomes\}(stream|state)",

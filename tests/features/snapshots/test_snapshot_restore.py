@@ -13,11 +13,11 @@ from engine.config import Config
 from engine.errors import ConfigError, SnapshotFailed
 from engine.features.snapshots import snapshot_restore
 from engine.features.snapshots.snapshot_restore import restore_snapshot
+from engine.features.snapshots.snapshots import Snapshot, Snapshots
 from engine.store import embedded_redis
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import ServerProgram, installed_servers
-from engine.store.snapshots import Snapshot, Snapshots
 from tests.support.own_redis import served
 from tests.support.redis_server import oldest_supported
 

@@ -13,9 +13,9 @@ from engine.__main__ import app
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.errors import ConfigError
+from engine.features.snapshots.snapshots import DUMP, Snapshots
 from engine.store.keys import SLOTS_KEY
 from engine.store.slot_map import encode_slot_map
-from engine.store.snapshots import DUMP, Snapshots
 from tests.support.own_redis import served
 
 pytestmark = pytest.mark.redis

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import Config
-from engine.core.controller.autoscaler import (
+from engine.features.autoscaling.core import (
     ActorLoad,
     Autoscaler,
     ScalingDecision,

@@ -14,10 +14,10 @@ import pytest
 from engine import __version__
 from engine.config import Config
 from engine.errors import SnapshotFailed
-from engine.store import snapshots as module
+from engine.features.snapshots import snapshots as module
+from engine.features.snapshots.snapshots import Snapshots, SnapshotSchedule
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import ServerProgram, installed_servers
-from engine.store.snapshots import Snapshots, SnapshotSchedule
 from tests.support.background_task import background
 from tests.support.chaos.disk import CannotMount, small_disk
 from tests.support.missing_programs import missing

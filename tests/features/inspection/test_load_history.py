@@ -7,9 +7,9 @@ import json
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.controller.load_points import LoadPoint
 from engine.errors import StorageUnavailable
-from engine.store.load_history import LoadHistory
+from engine.features.inspection.core import LoadPoint
+from engine.features.inspection.load_history import LoadHistory
 
 
 async def test_the_newest_points_are_kept_and_read_oldest_first(redis_client: Redis) -> None:

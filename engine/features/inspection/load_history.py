@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import redis.asyncio as redis
 
-from engine.core.controller.load_points import LoadPoint
-from engine.store.keys import LOAD_HISTORY_KEY
+from engine.features.inspection.core import LoadPoint
+from engine.features.inspection.keys import LOAD_HISTORY_KEY
 from engine.store.storage_calls import StorageCalls
 
 _FIELD = b"p"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.controller.load_points import LoadPoint, LoadWatch, memory_of_servers
+from engine.features.inspection.core import LoadPoint, LoadWatch, memory_of_servers
 
 TOTALS: dict[str, Any] = {"connections": 3, "users": 4, "pending": 5, "send_p50_ms": 1.0, "send_p95_ms": None, "ack_p95_ms": 2.0}
 BEGIN_MS = 1_000_000
