@@ -83,8 +83,8 @@ class HistoryDatabase:
 
     @property
     def shown(self) -> str:
-        """The URL without its password."""
-        return self._url.render_as_string(hide_password=True)
+        """The URL without its passwords, which may be among its parameters too."""
+        return self._url.difference_update_query(("password", "sslpassword")).render_as_string(hide_password=True)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -175,6 +175,14 @@ def test_a_connection_to_postgresql_asks_whether_the_server_is_there(tmp_path: P
     database.close()
 
 
+@pytest.mark.parametrize("url", ["postgresql://engine:secret@db/h", "postgresql://engine@db/h?password=secret&sslpassword=secret&port=6"])
+def test_a_shown_url_has_no_password(url: str, tmp_path: Path) -> None:
+    database = HistoryDatabase(url, str(tmp_path))
+    assert "secret" not in database.shown
+    assert database.shown.startswith("postgresql+psycopg://engine")
+    database.close()
+
+
 def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="history_url"):
         database_url("postgresql://host:port/x", str(tmp_path))
