@@ -243,6 +243,7 @@ def _write_ahead(connection: Any) -> None:
 
 
 def _postgresql(url: URL) -> Engine:
+    options = [*url.normalized_query.get("options", ()), f"-c statement_timeout={_QUERY_TIMEOUT_MS}"]
     return create_engine(
         url,
         poolclass=QueuePool,
@@ -251,7 +252,7 @@ def _postgresql(url: URL) -> Engine:
         pool_pre_ping=True,
         connect_args={
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "options": f"-c statement_timeout={_QUERY_TIMEOUT_MS}",
+            "options": " ".join(options),
             "tcp_user_timeout": _QUERY_TIMEOUT_MS,  # a server that vanished closes nothing
             "keepalives_idle": _CONNECT_TIMEOUT_S,  # neither once it has the query: then nothing is on its way that it does not confirm
             "keepalives_interval": _CONNECT_TIMEOUT_S,

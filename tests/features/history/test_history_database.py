@@ -175,6 +175,16 @@ def test_a_connection_to_postgresql_asks_whether_the_server_is_there(tmp_path: P
     database.close()
 
 
+def test_options_in_the_url_are_kept_beside_those_of_the_engine(tmp_path: Path) -> None:
+    url = "postgresql://nobody@127.0.0.1:1/none?options=-c%20search_path%3Dapart"
+    database, given = HistoryDatabase(url, str(tmp_path)), dict[str, Any]()
+    event.listen(database._engine, "do_connect", lambda _dialect, _record, _arguments, options: given.update(options))
+    with pytest.raises(StorageUnavailable):
+        database.ping()
+    assert given["options"].startswith("-c search_path=apart -c statement_timeout=")
+    database.close()
+
+
 @pytest.mark.parametrize("url", ["postgresql://engine:secret@db/h", "postgresql://engine@db/h?password=secret&sslpassword=secret&port=6"])
 def test_a_shown_url_has_no_password(url: str, tmp_path: Path) -> None:
     database = HistoryDatabase(url, str(tmp_path))
