@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -23,6 +24,9 @@ from engine.http.request_body import read_body
 POLL_WAIT_S: Final = 25.0
 """Of a long poll without `wait`."""
 
+
+_REPLACEMENT: Final = "\ufffd"
+"""Stands in a decoded query for bytes that are not UTF-8."""
 
 Status = Callable[[], Awaitable[Mapping[str, Any]]]
 """The status of the engine, as its controller answers it."""
@@ -98,11 +102,16 @@ class Access:
 
     def subscriber(self, request: Request) -> tuple[Principal, str, bool]:
         """The bearer, the mailbox key of the query's `user` or of the bearer, and whether it is another user's."""
-        user = request.query_params.get("user")
-        if user is not None and not is_user(user, self.config.id_chars_max):
-            raise bad_request("`user`: text without control characters")
+        user = self.queried_user(request)
         principal = self.authenticate(request, "connect" if user is None else "")
         return principal, *mailbox_of(principal, user)
+
+    def queried_user(self, request: Request) -> str | None:
+        """The query's `user`; None where there is none. Bytes that are not UTF-8 name nobody: decoded, two such names would be one."""
+        user = request.query_params.get("user")
+        if user is not None and not (is_user(user, self.config.id_chars_max) and (_REPLACEMENT not in user or _is_utf8(request))):
+            raise bad_request("`user`: text without control characters, in UTF-8")
+        return user
 
     def user_of(self, request: Request, *, own: bool) -> str:
         """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself. Raises Problem: 404 too."""
@@ -132,6 +141,14 @@ class Access:
         if not wait_s >= 0:  # NaN too
             raise bad_request("`wait`: seconds, not negative")
         return min(wait_s, self.config.poll_wait_s_max)
+
+
+def _is_utf8(request: Request) -> bool:
+    try:
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def limit_of(query: Mapping[str, str], limit_max: int, default: int) -> int:

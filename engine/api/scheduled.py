@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from engine.api.access import Access
 from engine.api.ack_and_patch import parse_patch
-from engine.core.model.names import is_id, is_user
+from engine.core.model.names import is_id
 from engine.core.model.routing import mailbox_key, split_key, topic_of
 from engine.core.wire import records as wire
 from engine.errors import Overloaded, Unavailable
@@ -77,9 +77,9 @@ def table(access: Access) -> EndpointTable:
     def timers_of(request: Request) -> tuple[str, str]:
         """The mailbox key and the collapse key ("" for all) that the query names."""
         principal = access.authenticate(request, "publish")
-        user = request.query_params.get("user", "")
+        user = access.queried_user(request)
         collapse = request.query_params.get("collapse")
-        if not is_user(user, access.config.id_chars_max):
+        if user is None:
             raise bad_request("the query parameter `user` is needed")
         if collapse is not None and not is_id(collapse, access.config.id_chars_max):
             raise bad_request("`collapse`: a collapse key is needed; leave it out for all timers of the user")

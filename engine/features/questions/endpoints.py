@@ -12,7 +12,6 @@ from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.config import Config
-from engine.core.model.names import is_user
 from engine.core.model.routing import audience_key, mailbox_key
 from engine.features.questions import description
 from engine.features.questions.answer_frames import AnswerFrames
@@ -71,8 +70,8 @@ def table(access: Access, questions: Questions) -> EndpointTable:
         """`DELETE /v1/questions/{question}?user=&topic=`."""
         if (key := key_of_topic(request)) is None:
             principal = access.authenticate(request, "publish")
-            user = request.query_params.get("user", "")
-            if not is_user(user, access.config.id_chars_max):
+            user = access.queried_user(request)
+            if user is None:
                 raise bad_request("the query parameter `user` or `topic` is needed: who was asked")
             key = mailbox_key(principal.tenant, user)
         return json_answer(await questions.withdraw(key, request.path_params["question"]))

@@ -31,6 +31,16 @@ async def call(world: EdgeWorld, method: str, path: str = "", *, status: int = 2
     return answer.json()
 
 
+async def test_a_user_in_a_query_that_is_not_utf_8_is_refused() -> None:
+    """Two such names would be one."""
+    async with edge_world() as world, world.http(scopes="publish") as client:
+        for method, path in (("PUT", "/v1/subscriptions/news"), ("GET", "/v1/subscriptions"), ("DELETE", "/v1/scheduled")):
+            answer = await client.request(method, f"{path}?user=caf%E9")
+            assert (answer.status_code, "`user`" in answer.json()["detail"]) == (400, True)
+        assert (await client.put("/v1/subscriptions/news?user=%EF%BF%BD")).json()["user"] == "\ufffd"
+        assert world.shard.topics == {"default:\ufffd": {"news"}}
+
+
 async def test_subscribing_listing_and_unsubscribing(world: EdgeWorld) -> None:
     assert await call(world, "PUT", "/repo:a/b") == {"user": "u1", "topics": ["repo:a/b"]}
     assert await call(world, "PUT", "/news") == {"user": "u1", "topics": ["news", "repo:a/b"]}
