@@ -124,7 +124,16 @@ class ClientError(EngineError):
 
 
 class Unreachable(ClientError):
-    """No engine answered in time. What was being published can safely be published again under the same ids."""
+    """No engine answered in time. What was being published can safely be published again under the same ids.
+
+    Args:
+        detail: who did not answer, and why.
+        status: the HTTP status of the last answer, such as 429 where a limit was reached all the time; 0 for none.
+    """
+
+    def __init__(self, detail: str, status: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
 class Refused(ClientError):

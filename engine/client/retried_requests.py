@@ -101,7 +101,7 @@ class RetriedRequests:
                 raise RuntimeError(CLOSED)
             token = await self._credentials.get(refused=refused)
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            wait_s = None
+            wait_s, status = None, 0
             try:
                 answer = await self._carrier.request(method, path, headers, body, timeout_s=self.timeout_s)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
@@ -117,13 +117,14 @@ class RetriedRequests:
                     on_retry(answer)
                 reason = f"{answer.status} {problem_of(answer).detail}"
                 again = repeatable or answer.status in NOT_TAKEN
+                status = answer.status
                 wait_s = retry_after_s(answer.headers.get("retry-after"))
             delay_s = retry_delay_s(attempt, wait_s, random.random())
             attempt += 1
             if not again:
-                raise Unreachable(f"{self._carrier.engine} {failed}, or did without an answer: {reason}")
+                raise Unreachable(f"{self._carrier.engine} {failed}, or did without an answer: {reason}", status)
             if time.monotonic() + delay_s > give_up:
-                raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}")
+                raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}", status)
             await asyncio.sleep(delay_s)
 
     async def fetch(self, kind: type[T], method: str, path: str, body: Any = None, *, good: int = 200) -> T:

@@ -240,12 +240,13 @@ class RunMessages:
         """Go on for the others where the engine does not take the message of this user, and begin it again where it was away."""
         try:
             yield
-        except Unreachable as error:
-            log.warning("%s goes on without messages for %s until the engine answers: %s", self.name, user, error)
-            self._messages.pop(user, None)
-        except Refused as error:
-            log.warning("%s goes on without messages for %s: %s", self.name, user, error)
-            self.users = tuple(name for name in self.users if name != user)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) or error.status == 429:  # a limit; others would wait for each try
+                log.warning("%s goes on without messages for %s: %s", self.name, user, error)
+                self.users = tuple(name for name in self.users if name != user)
+            else:
+                log.warning("%s goes on without messages for %s until the engine answers: %s", self.name, user, error)
+                self._messages.pop(user, None)
 
     def _begun(self, publisher: Any, user: str) -> Any:
         """The message of a user, which grows, or has ended as the run did."""

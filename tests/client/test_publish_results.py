@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.client.http_connection import Response
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, rejection_of, results_of
-from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
+from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
 
 
 def answer(status: int, body: Any) -> Response:
@@ -113,6 +113,7 @@ def test_any_answer_raises_an_error_of_the_client(status: int, body: bytes) -> N
         Unauthorized("expired", 401),
         Forbidden("the scope is missing", 403),
         TooManyConnections("a newer one", 4409),
+        Unreachable("it did not answer", 503),
     ],
 )
 def test_errors_are_the_same_in_another_process(error: ClientError) -> None:

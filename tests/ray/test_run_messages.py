@@ -129,6 +129,18 @@ async def test_a_refused_user_costs_the_others_no_message(world: EdgeWorld, capl
     assert "goes on without messages for uuu" in caplog.text
 
 
+async def test_a_user_with_too_many_messages_is_left_out(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """A user is tried again only where no engine answers: each try would hold up the others for `retry_for_s`."""
+    async with edge_world(storage=redis_client, **FAST, growing_per_user_max=1) as world:
+        publisher = lambda: SyncPublisher(world.url(), world.token("app", "publish"), retry_for_s=0.1)  # noqa: E731
+        async with run_of(world) as other:
+            await until(lambda: bool(other._messages), 20)
+            async with run_of(world, ("u2", "u1"), publisher=publisher) as run:
+                await until(lambda: run.users == ("u2",), 20)
+    assert [messages(world, user)[-1]["type"] for user in ("u1", "u2")] == ["render.done", "render.done"]
+    assert "growing_per_user_max" in caplog.text
+
+
 async def test_a_run_without_accepted_users_publishes_no_more(world: EdgeWorld) -> None:
     async with run_of(world, ("u" * 200,)) as run:
         assert run._thread is not None
