@@ -180,15 +180,16 @@ class InboxRequests:
             self._output.to_edges.append((session, InboxMarked(record.ref, CONFLICT)))
             return None
         inbox = mailbox.inbox
-        known = oldest_of(mailbox, record.ids) if record.ids else {}
-        if inbox is not None and inbox.unwritten:
+        known: dict[str, int] = {}
+        if record.ids and inbox is not None:
+            known = {id: seq for id, seq in oldest_of(mailbox, record.ids).items() if inbox.holds(seq)}
             wanted = set(record.ids) - known.keys()
             known |= {message.envelope.id: seq for seq, message in inbox.unwritten.items() if message.envelope.id in wanted}
         done = InboxMarked(record.ref, OK, unknown=[id for id in record.ids if id not in known])
         seqs: set[int] = set()
         if inbox is not None:
             seqs.update(inbox.upto(mailbox.head if record.upto < 0 else record.upto))
-            seqs.update(seq for seq in (*record.seqs, *known.values()) if inbox.holds(seq))
+            seqs.update(known.values(), (seq for seq in record.seqs if inbox.holds(seq)))
         if seqs:
             marked = Marked(mailbox.key, record.mark, record.on, sorted(seqs))
             return UserChange(mailbox, session, marked, done, InboxMarked(record.ref, UNAVAILABLE))

@@ -138,6 +138,16 @@ def test_a_crash_right_after_a_mark_keeps_its_acknowledgement(flag: int, stored:
     assert [one.messages[0][0] for one in w.connect(1) if hasattr(one, "messages")] == [1], "what was marked does not come again"
 
 
+def test_a_marked_message_that_has_left_the_inbox_is_unknown() -> None:
+    w = world()
+    for number in range(LIMITS.messages_max):
+        w.post(id=f"m{number}")
+    w.post(id="noise", policy_terms=NOT_KEPT)
+    w.publish(id="newest")
+    answer = mark(w, READ, "m0", "noise", "newest", "never")
+    assert (answer.unknown, answer.unread) == (["m0", "noise", "never"], LIMITS.messages_max - 1)
+
+
 def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     w = world()
     w.publish(id="a")
