@@ -59,6 +59,13 @@ def users_to_notify(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
+def told_users(users: Sequence[str] | None) -> tuple[str, ...]:
+    """These users; None: `users_to_notify`. Raises TypeError: it is one text, whose letters would be taken for names."""
+    if isinstance(users, str):
+        raise TypeError(f"users: a list of names, [{users!r}]")
+    return users_to_notify() if users is None else tuple(users)
+
+
 class RunMessages:
     """Tells users of one run.
 
@@ -90,7 +97,7 @@ class RunMessages:
         publisher: Callable[[], Any] = Publisher,
     ) -> None:
         self.kind, self.name = kind, name
-        self.users = users_to_notify() if users is None else tuple(users)
+        self.users = told_users(users)
         self.id = f"{kind}-{new_id()}" if id is None else id
         self._after_s, self._every_s = after_s, every_s
         self.publisher = publisher

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.tune import Callback
 
-from engine.ray.run_messages import RunMessages, users_to_notify
+from engine.ray.run_messages import RunMessages, told_users
 
 
 class TuneProgress(Callback):
@@ -25,7 +25,7 @@ class TuneProgress(Callback):
 
     def __init__(self, name: str = "search", users: Sequence[str] | None = None, *, after_s: float = 10.0) -> None:
         self._name, self._after_s = name, after_s
-        self._users = users_to_notify() if users is None else tuple(users)
+        self._users = told_users(users)
         self._messages: RunMessages | None = None
         self._succeeded: set[str] = set()
         self._failed: set[str] = set()

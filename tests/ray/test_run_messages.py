@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from engine.client.http_connection import HttpConnection
 from engine.client.sync import SyncPublisher
 from engine.features.growing.keys import GROWING_DUE_KEY, growth_key
-from engine.ray import Publisher, RunMessages
+from engine.ray import Publisher, RunMessages, TuneProgress
 from engine.ray.run_messages import users_to_notify
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.running_engine import RunningEngine
@@ -234,6 +234,12 @@ def test_without_users_nothing_is_started() -> None:
     with RunMessages("render", "film", ()) as run:
         run.progress(0.1)
     assert run._thread is None
+
+
+@pytest.mark.parametrize("made", [partial(RunMessages, "render", "film"), partial(TuneProgress, "search")])
+def test_one_name_is_not_taken_for_the_names_of_its_letters(made: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"users: a list of names, \['ann'\]"):
+        made("ann")
 
 
 @pytest.mark.parametrize(
