@@ -76,7 +76,9 @@ def exchange(engine: RunningEngine, pieces: Sequence[bytes]) -> bytes:
 
 # -- What comes back. --------------------------------------------------------------------------------------------------
 _UPGRADED = b"HTTP/1.1 101 "
-GOOD = frozenset({200, 202, 204, 304})
+GOOD = frozenset({100, 200, 202, 204, 304})
+"""With 100, which a client that expects it gets before the answer, also where its request has no body (RFC 9110, 10.1.1)."""
+
 REFUSED = NO_FAULT | {408, 431, 501, 505}
 """With what the server refuses before any application: late, too large a head, a coding or a version that is not served."""
 
