@@ -60,7 +60,7 @@ class Known(Struct, frozen=True):
     """What the shard has of a user at fire time: last activity, last time of each event that some rule refers to, groups.
 
     Of the message of a step: how far the user has come with it, why the user does not want it ("" when it is wanted), and when the user's
-    quiet hours end, 0 outside of them.
+    quiet hours end, 0 outside of them. Of a message that has not come: when those end that it was due in.
     """
 
     active_ms: int = 0
@@ -95,7 +95,7 @@ class Again(Struct, frozen=True):
 def at_fire(conditions: Conditions, known: Known, now_ms: int) -> Go | Drop | Again:
     """Evaluate the conditions of a timer that fires now. Pure."""
     if conditions.step is not None:
-        return _at_step(conditions.step, known, now_ms)
+        return _at_step(conditions.step, conditions.since_ms, known, now_ms)
     if conditions.member_of and conditions.member_of not in known.groups:
         return Drop("not_member", f"the user is not in {conditions.member_of} any more")
     opposite = next((name for name in conditions.unless_events if known.events.get(name, 0) > conditions.since_ms), None)
@@ -109,11 +109,17 @@ def at_fire(conditions: Conditions, known: Known, now_ms: int) -> Go | Drop | Ag
     return Go()
 
 
-def _at_step(terms: StepTerms, known: Known, now_ms: int) -> Go | Drop | Again:
-    """Decide about a step. A message that is put off to the end of quiet hours comes then: its steps count from there."""
+def _at_step(terms: StepTerms, due_ms: int, known: Known, now_ms: int) -> Go | Drop | Again:
+    """Decide about a step. A message that is put off to the end of quiet hours comes then: its steps count from there.
+
+    Args:
+        due_ms: when its message was due.
+    """
     step = terms.step
     if known.progress == NEVER_CAME:
-        if now_ms < terms.until_ms:
+        if known.quiet_until_ms + step.after_ms > now_ms:
+            return Again(known.quiet_until_ms + step.after_ms)
+        if now_ms < terms.until_ms + max(known.quiet_until_ms - due_ms, 0):
             return Again(now_ms + max(step.after_ms, _LOOK_MS))
         return Drop("no_message", f"{step.channel}: the message did not come", True)
     if known.progress == GONE:

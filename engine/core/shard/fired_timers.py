@@ -37,7 +37,7 @@ from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
 from engine.core.inbox.inbox import ARCHIVED, READ, SEEN
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model import step as steps
-from engine.core.model.constants import AT_MAX_MS
+from engine.core.model.constants import AT_MAX_MS, HIGH
 from engine.core.model.message import timer_effect_id
 from engine.core.model.step import StepTerms
 from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
@@ -115,22 +115,25 @@ class FiredTimers:
         it is cancelled.
         """
         timer = self._taken[sid]
-        if timer.conditions is None or timer_effect_id(sid) in mailbox.recent:
+        conditions = timer.conditions
+        if conditions is None or timer_effect_id(sid) in mailbox.recent:
             return _GO
-        if timer.conditions.step is not None:
-            return at_fire(timer.conditions, self._known_of_step(timer, timer.conditions.step, mailbox, now_ms), now_ms)
+        if conditions.step is not None:
+            return at_fire(conditions, self._known_of_step(timer, conditions.since_ms, conditions.step, mailbox, now_ms), now_ms)
         # After the clock was set back, an activity in the future counts as one of now; otherwise the timer would wait until that time.
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
         events = {} if mailbox.user_state is None else mailbox.user_state.events
-        return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
+        return at_fire(conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
-    def _known_of_step(self, timer: Timer, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
+    def _known_of_step(self, timer: Timer, since_ms: int, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
         come = progress(mailbox, terms, self._numbers.get(timer.sid, 0))
-        if come < steps.PENDING or (terms.step.unless and come >= terms.step.unless):
+        if come == steps.GONE or (terms.step.unless and come >= terms.step.unless):
             return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
         facts, profile = facts_of(timer.envelope), profile_of(mailbox)
-        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not facts.limits.mandatory else ()
-        until_ms = quiet_until(quiet, self._zone_of(profile.zone), now_ms) if quiet else 0
+        to_come = come == steps.NEVER_CAME  # quiet hours may have put it off, but not one of high priority
+        free = facts.limits.mandatory or (to_come and facts.priority == HIGH)
+        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not free else ()
+        until_ms = quiet_until(quiet, self._zone_of(profile.zone), since_ms if to_come else now_ms) if quiet else 0
         unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
         return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms)
 

@@ -432,6 +432,33 @@ def test_a_step_waits_longer_for_a_message_still_to_come() -> None:
     assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms + MINUTE_MS)]))]
 
 
+@pytest.mark.parametrize("mandatory", [False, True])
+def test_a_step_counts_from_the_end_of_quiet_hours_that_put_its_message_off(mandatory: bool) -> None:
+    """However long they are: a weekend is longer than a step waits for a message that was cancelled."""
+    world = World()
+    days = tuple(QuietHours(0, 1439, 1 << day) for day in range(2)) + tuple(QuietHours(1439, 0, 1 << day) for day in range(2))
+    world.ask(SetProfile(99, "t:u", Profile(quiet=days)))
+    world.now_ms = due_ms = 1_700_442_000_000  # Monday, 20 November 2023, 01:00
+    wednesday_ms = 1_700_611_200_000
+    envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
+    message = Timer("3-m", "t:u", due_ms, 0, 600_000, envelope)
+    world.fire([message])
+    assert world.core.output.to_schedulers.pop() == (3, FireAgain([("3-m", wednesday_ms)]))
+    waiting = replace(step(0, until_ms=due_ms + 24 * HOUR_MS, sid="3-m", mandatory=mandatory), since_ms=due_ms)
+    world.now_ms += MINUTE_MS
+    assert decided(world, waiting) == "again"
+    assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", wednesday_ms + MINUTE_MS)]))]
+    world.now_ms = wednesday_ms
+    world.fire([replace(message, due_ms=wednesday_ms)])
+    world.now_ms += MINUTE_MS
+    assert decided(world, waiting) == "taken"
+    world.now_ms += MINUTE_MS
+    waiting = replace(waiting, step=replace(waiting.step, id="cancelled", sid="3-c")) if waiting.step else waiting
+    assert decided(world, waiting, "3-t") == "again"
+    world.now_ms += 24 * HOUR_MS
+    assert decided(world, waiting, "3-u") == "no_message: email: the message did not come"
+
+
 def test_a_step_whose_delayed_message_was_suppressed_ends() -> None:
     world = World()
     world.core.mailbox_store.restore("t:u", None, world.now_ms)
