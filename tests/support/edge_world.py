@@ -47,7 +47,7 @@ from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
-from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
+from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position, Taken
 from engine.features.growing import endpoints as growing
 from engine.features.growing.store import GrowingStore
 from engine.features.history import endpoints as history
@@ -762,7 +762,7 @@ class FakeGroups(FakeStorage):
         oldest: bool = False,
         leave: bool = False,
         outcomes: bool = False,
-    ) -> tuple[str, Position] | None:
+    ) -> Taken | None:
         self._check()
         if (tenant, group) not in self.known and len(self.known) >= 16:
             return None
@@ -771,7 +771,7 @@ class FakeGroups(FakeStorage):
         if holder in ("", consumer):
             holder = "" if leave else consumer
         self.known[tenant, group] = (holder, position)
-        return holder, position
+        return Taken(holder, position, lost=False)
 
     async def look(self, tenant: str, position: Position, count: int) -> Look:
         self._check()

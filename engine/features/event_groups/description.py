@@ -126,7 +126,7 @@ def _consumer_name() -> Schema:
 
 
 _PART: Final = r"[0-9]{1,15}-([0-9]{1,19}|1[0-7][0-9]{18}|18446744073709551615)"
-_POSITION: Final = rf"^{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?$"
+_POSITION: Final = rf"^([0-9a-z]{{1,16}}\.)?{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?$"
 
 
 def _position(description: str) -> Schema:

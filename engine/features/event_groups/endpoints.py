@@ -40,6 +40,8 @@ from engine.features.event_groups.store import (
     OutcomeEvent,
     Position,
     PresenceEvent,
+    Taken,
+    gaps_of,
     parse_position,
 )
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
@@ -120,8 +122,9 @@ class EventGroups:
         if given.leave:
             for poll in self._waiting.get((tenant, group, given.consumer), ()):
                 poll.end()
-        holder, position = await self._take(tenant, group, given.consumer, reached, leave=given.leave)
-        return {"position": str(position), "held_by": holder}
+        taken = await self._take(tenant, group, given.consumer, reached, leave=given.leave)
+        position = Position(taken.position.parts) if taken.lost else taken.position  # the gaps are for the next poll
+        return {"position": str(position), "held_by": taken.consumer}
 
     async def poll(self, tenant: str, group: str, query: QueryParams, wait_s: float, receive: Receive) -> dict[str, Any]:
         """The next events of a group, for the consumer that has it, until its connection ends.
@@ -169,10 +172,10 @@ class EventGroups:
         self, tenant: str, group: str, consumer: str, reached: Position | None, limit: int, waits: _Poll, how: dict[str, bool]
     ) -> dict[str, Any]:
         while True:
-            holder, position = await self._take(tenant, group, consumer, reached, **how)
-            found = Look([], position, False)
+            taken = await self._take(tenant, group, consumer, reached, **how)
+            holder, found = taken.consumer, Look([], taken.position, False)
             if holder == consumer:
-                found = await self._search(tenant, position, limit, waits)
+                found = gaps_of(taken, reached) if taken.lost else await self._search(tenant, taken.position, limit, waits)
                 reached = found.position  # stored when nothing was found up to there
             else:
                 await self._pause(waits)
@@ -197,7 +200,7 @@ class EventGroups:
         await asyncio.sleep(min(self._config.event_poll_ms, left_ms) / 1000)
         return True
 
-    async def _take(self, tenant: str, group: str, consumer: str, reached: Position | None, **how: bool) -> tuple[str, Position]:
+    async def _take(self, tenant: str, group: str, consumer: str, reached: Position | None, **how: bool) -> Taken:
         taken = await self._store.take(tenant, group, consumer, reached, **how)
         if taken is None:
             raise conflict(f"a tenant has at most {self._config.event_groups_max} groups; DELETE one", type="about:blank")

@@ -10,6 +10,10 @@ where they were not asked for. A group that asks for them first later has a posi
 only moves forward: whoever presents one has handled everything up to it, because it began at a position that was stored. So a consumer that
 lost its group to another one may still present its position, and nothing is fenced.
 
+It begins with the data epoch (`engine.store.keys.EPOCH_FIELD`). Where storage has lost data, ids may begin anew and nobody knows what is
+missing: a position of an older epoch, or one that was stored in it, is answered with a gap of each source, and the group goes on from what
+storage has of it. Until a consumer presents a position of the new epoch, these gaps are told again.
+
 A group has one consumer at a time, so that events are handled in order. Who it is:
 
     nobody --take--> held by A    for `event_lease_ms` since A last took it or acknowledged
@@ -30,7 +34,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio as redis
 from msgspec import Struct
@@ -42,7 +46,7 @@ from engine.core.wire.outcomes import ERASED, Outcome
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.store import StoredLetter, stored_letter
 from engine.features.event_groups.keys import event_groups_key
-from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key, trimmed_mark_key
+from engine.store.keys import EPOCH_FIELD, META_KEY, OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.outcome_members import members_of, outcome_id
 from engine.store.outcome_stream import OutcomeBatch, stored_batch, want_outcomes
@@ -68,7 +72,7 @@ _BATCHES: Final = 4
 """Batches of outcomes read at once: up to 8000 outcomes, some 10 ms of an edge."""
 
 _PART: Final = r"[0-9]{1,15}-([0-9]{1,19}|1[0-7][0-9]{18}|18446744073709551615)"  # below 2**64, what Redis takes and `_before` makes
-_POSITION: Final = re.compile(rf"{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?")
+_POSITION: Final = re.compile(rf"([0-9a-z]{{1,16}}\.)?{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?")
 _OLDEST: Final = "0-0"
 _EMPTY: Final = "0-1"  # before everything, of a stream that was empty: from it on, everything counts as missed when it is trimmed
 _NUMBER_MAX: Final = (1 << 64) - 1
@@ -78,27 +82,32 @@ class Position(Struct, frozen=True):
     """How far each stream was read: ids of entries, in the order of `SOURCES`; the third may be absent.
 
     The third may end with `-` and a number: so many of the outcomes of that batch were handled, otherwise all.
+
+    Attributes:
+        epoch: of the data that have these ids; "" where nothing of the new epoch was handled.
     """
 
     parts: tuple[str, ...]
+    epoch: str = ""
 
     def __str__(self) -> str:
-        return ".".join(self.parts)
+        return ".".join((self.epoch, *self.parts) if self.epoch else self.parts)
 
     def without_outcomes(self) -> Position:
         """This position, of a consumer that does not ask for outcomes."""
-        return Position(self.parts[:_ALWAYS])
+        return Position(self.parts[:_ALWAYS], self.epoch)
 
     def moved(self, source: int, part: str) -> Position:
         """This position with another part."""
-        return Position((*self.parts[:source], part, *self.parts[source + 1 :]))
+        return Position((*self.parts[:source], part, *self.parts[source + 1 :]), self.epoch)
 
 
 def parse_position(text: str) -> Position:
     """A position from its text. Raises Invalid."""
     if not _POSITION.fullmatch(text):
         raise Invalid("what an answer had as `position` is needed", "position")
-    return Position(tuple(text.split(".")))
+    epoch, *parts = text.split(".")
+    return Position((epoch, *parts)) if "-" in epoch else Position(tuple(parts), epoch)
 
 
 class PresenceEvent(Struct, frozen=True):
@@ -124,7 +133,7 @@ class OutcomeEvent(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """Entries of a source may have been trimmed unread, behind `since` and before `until`: ids of entries."""
+    """Entries of a source may have been lost unread, behind `since` and before `until`: ids of entries."""
 
     source: str
     since: str
@@ -144,6 +153,14 @@ class Look(Struct, frozen=True):
     events: list[GroupEvent]
     position: Position
     more: bool
+
+
+class Taken(NamedTuple):
+    """Who has a group now, "" for nobody, and its position; `lost`: events of an older data epoch may be missing before it."""
+
+    consumer: str
+    position: Position
+    lost: bool
 
 
 class EventGroup(Struct, frozen=True):
@@ -177,7 +194,7 @@ class EventStreams:
         oldest: bool = False,
         leave: bool = False,
         outcomes: bool = False,
-    ) -> tuple[str, Position] | None:
+    ) -> Taken | None:
         """Store how far a consumer has come, and take the group for it; a group that is not known is made.
 
         Args:
@@ -188,7 +205,7 @@ class EventStreams:
                 part for them then, and only then.
 
         Returns:
-            The consumer that has the group now, "" for none, and its position. None: the tenant has `event_groups_max` others.
+            None: the tenant has `event_groups_max` others.
 
         Raises StorageUnavailable.
         """
@@ -196,14 +213,21 @@ class EventStreams:
         sources = len(SOURCES) if outcomes else _ALWAYS
         if outcomes:  # before the position is taken, so that nothing behind it is deleted
             await want_outcomes(self._client, self._wall_ms() + self._config.outcomes_kept_ms)
+        epoch = await self._epoch()
         begin = [_OLDEST] * sources if oldest else await self._newest(tenant, sources)
         lease_ms = 0 if leave else self._config.event_lease_ms
         given = [*(reached.parts if reached else ()), *[""] * len(SOURCES)][:sources]
-        arguments = [group, consumer, lease_ms, self._config.event_groups_max, sources, *given, *begin]
+        epochs = epoch, reached.epoch if reached else ""
+        arguments = [group, consumer, lease_ms, self._config.event_groups_max, sources, *epochs, *given, *begin]
         reply = await _TAKE.run(self._client, [event_groups_key(tenant)], arguments)
         if reply[0] == b"FULL":
             return None
-        return reply[1].decode(), Position(tuple(part.decode() for part in reply[2:]))
+        return Taken(reply[1].decode(), Position(tuple(part.decode() for part in reply[2:]), epoch), reply[0] == b"ANEW")
+
+    async def _epoch(self) -> str:
+        with StorageCalls("events"):
+            epoch: Any = await self._client.hget(META_KEY, EPOCH_FIELD)
+        return epoch.decode() if epoch else ""
 
     async def look(self, tenant: str, position: Position, count: int) -> Look:
         """Up to `count` events of the tenant behind a position, of each stream in its order. Raises StorageUnavailable."""
@@ -265,7 +289,7 @@ class EventStreams:
 
     async def drop(self, tenant: str, group: str) -> bool:
         """Forget a group; returns whether there was one. Raises StorageUnavailable."""
-        names = [f"{group} by", *(f"{group} at {number}" for number in range(1, len(SOURCES) + 1))]
+        names = [f"{group} by", f"{group} of", *(f"{group} at {number}" for number in range(1, len(SOURCES) + 1))]
         with StorageCalls("groups of consumers"):
             return bool(await self._client.hdel(event_groups_key(tenant), *names))
 
@@ -287,6 +311,18 @@ class EventStreams:
         if last == _OLDEST:
             last = _EMPTY  # made with a group of readers, and empty so far
         return info["first-entry"][0].decode() if info["first-entry"] else last, last
+
+
+def gaps_of(taken: Taken, reached: Position | None) -> Look:
+    """What a consumer is told whose group has lost events of an older data epoch; `reached`: what it had handled.
+
+    Only behind the last one it has been told all, so only that position is of the new epoch.
+    """
+    last = taken.position
+    since = reached.parts if reached else last.parts
+    before = Position(last.parts)
+    gaps = [Gap(source, begun, until) for source, begun, until in zip(SOURCES, since, last.parts, strict=False)]
+    return Look([*(GroupEvent(gap, before) for gap in gaps[:-1]), GroupEvent(gaps[-1], last)], last, True)
 
 
 def _streams(tenant: str) -> tuple[str, ...]:

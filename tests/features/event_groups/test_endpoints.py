@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from engine.core.model.constants import NORMAL
 from engine.features.dead_letters.store import StoredLetter
 from engine.features.event_groups.store import Gap, GroupEvent, OutcomeEvent, Position, PresenceEvent
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until
 
@@ -230,3 +232,15 @@ async def test_outcomes_are_given_to_who_asks_where_the_engine_records_them(worl
             "sent": 9,
         }
     ]  # fmt: skip
+
+
+async def test_gaps_of_a_loss_of_data_are_acknowledged_by_a_poll_only(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, event_poll_ms=10) as world, world.http(scopes="events") as client:
+        await redis_client.hset(META_KEY, EPOCH_FIELD, "e1")
+        before = (await poll(client, wait="0"))["position"]
+        await redis_client.hset(META_KEY, EPOCH_FIELD, "e2")
+        acknowledged = (await client.post(f"{PATH}/ack", json={"consumer": "a", "position": before})).json()["position"]
+        for presented in (before, acknowledged):
+            page = await poll(client, position=presented, limit="1")
+            assert [(event["event"], event["source"]) for event in page["events"]] == [("gap", "sessions"), ("gap", "dead_letters")]
+        assert (await poll(client, position=page["position"], wait="0"))["events"] == []
