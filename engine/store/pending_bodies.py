@@ -1,4 +1,5 @@
-"""Pending messages of a user whose bodies are in the offline stream only, read by an edge for a digest.
+"""Pending messages of a user whose bodies are not in memory, read by an edge for a digest or an export: from the offline stream, or the
+broadcast log.
 
 The shard owns the stream and knows which of its entries are pending (`engine.core.shard.backlog_reads`). An entry that is not found, or
 cannot be decoded, is left out: delivery announces it, or quarantines it.
@@ -6,16 +7,19 @@ cannot be decoded, is left out: delivery announces it, or quarantines it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+import msgspec
 import redis.asyncio as redis
 
 from engine.core.journal.journal_records import StoredMessage
-from engine.core.journal.stored_formats import decode_stored
+from engine.core.journal.stored_formats import decode_stored, read_entry
+from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of, store_of
 from engine.core.wire.records import UNREADABLE
-from engine.store.keys import offline_key
+from engine.store.keys import BROADCAST_LOG_KEY, offline_key
 from engine.store.storage_calls import StorageCalls
 
 _PAGE: Final = 200
@@ -39,6 +43,7 @@ class PendingBodies:
             StorageUnavailable: Redis did not answer.
         """
         found: list[StoredMessage] = []
+        shared: list[StoredMessage] = []
         size = 0
         client = self._clients[store_of(slot_of(key), len(self._clients))]
         with StorageCalls("offline stream"):
@@ -50,12 +55,32 @@ class PendingBodies:
                         blob = fields.get(b"m", b"")
                         size += len(blob)
                         stored = _decoded(blob)
-                        if stored is not None and not stored.pos:  # the body of a broadcast is in the broadcast log
+                        if stored is not None:
                             found.append(stored)
+                            if stored.pos:
+                                shared.append(stored)
                     if len(entries) < _PAGE:
                         break
                     highest = int(entries[-1][0].partition(b"-")[0]) - 1
-        return found
+            bodies = await self._broadcasts({stored.pos for stored in shared})
+        for stored in shared:
+            stored.envelope = bodies.get(stored.pos, stored.envelope)
+        return [stored for stored in found if not stored.pos or stored.pos in bodies]
+
+    async def _broadcasts(self, positions: Collection[int]) -> dict[int, Envelope]:
+        """The broadcasts at these positions of the log that are there and can be decoded."""
+        if not positions:
+            return {}
+        pipeline = self._clients[0].pipeline(transaction=False)
+        for pos in positions:
+            pipeline.xrange(BROADCAST_LOG_KEY, f"{pos}-0", f"{pos}-0")
+        bodies = {}
+        for pos, entries in zip(positions, await pipeline.execute(), strict=True):
+            for _, fields in entries:
+                with contextlib.suppress(*UNREADABLE):
+                    envelope = read_entry(pos, fields.get(b"b", b"")).envelope
+                    bodies[pos] = msgspec.structs.replace(envelope, body=bytes(envelope.body))
+        return bodies
 
 
 def _decoded(blob: bytes) -> StoredMessage | None:

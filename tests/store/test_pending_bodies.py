@@ -8,10 +8,16 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.config import Config
 from engine.core.journal.journal_records import spill_of
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import SharedBody
 from engine.core.model.routing import slot_of
 from engine.errors import StorageUnavailable
 from engine.store import pending_bodies
+from engine.store.broadcast_stream import BroadcastLog
 from engine.store.journal import Journal
 from engine.store.keys import offline_key
 from engine.store.pages import Pages
@@ -48,6 +54,22 @@ async def test_what_is_not_there_or_cannot_be_decoded_is_left_out(redis_client: 
     await redis_client.xadd(offline_key(KEY), {b"m": b"\xc1"}, id="9-0")
     assert [stored.seq for stored in await bodies.read(KEY, [(1, 9)], 1 << 20)] == [3, 1]
     assert await bodies.read("t:nobody", [(1, 9)], 1 << 20) == []
+
+
+async def test_bodies_of_broadcasts_are_read_from_the_log_while_it_has_them(redis_client: Redis) -> None:
+    broadcasts = BroadcastLog(redis_client, Config())
+    envelope = Envelope("b", b"d" * 8, NORMAL, True, b'"id":"b"')
+    (appended,) = await broadcasts.append([(BroadcastEntry("t", "news", envelope, NOW_MS + 60_000, NOW_MS), "b")])
+    box = mailbox(NOW_MS, 3)
+    for seq, pos in ((1, appended.pos), (3, appended.pos + 1)):
+        box.hot[seq].envelope = msgspec.structs.replace(envelope, body=SharedBody.at(pos, envelope.body))
+    journal = Journal(redis_client, 0, 1000)
+    await journal.take_over((slot_of(KEY),))
+    await Pages(redis_client, journal.loss_detector, 10_000).write([spill_of(box)], NOW_MS)
+    found = await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)
+    assert [(stored.seq, stored.envelope.body) for stored in found] == [(2, b'"id":"m2"'), (1, b'"id":"b"')]
+    await broadcasts.drop([appended.pos])
+    assert [stored.seq for stored in await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)] == [2]
 
 
 async def test_a_redis_that_does_not_answer_is_reported(redis_client: Redis) -> None:
