@@ -6,7 +6,7 @@ import contextlib
 import http.client
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -61,13 +61,13 @@ def ask(
         return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
 
 
-def copy(target: EngineTarget, path: str, file: IO[bytes], *, advice: str = "") -> None:
-    """Write the engine's answer to a GET, JSON, into a file, while it arrives. Raises as `ask`; a part is written then."""
+def pieces(target: EngineTarget, path: str, *, advice: str = "") -> Iterator[bytes]:
+    """The engine's answer to a GET, JSON, while it arrives. Raises as `ask`; what was yielded before is a part of it."""
     with _explained(target, advice), _answer(target, "GET", path, None, {}) as answer:
         if (found := answer.headers.get_content_type()) != "application/json":  # the page of a proxy
             raise http.client.HTTPException(f"it is {found}, not JSON")
         while piece := answer.read(_PIECE_BYTES):
-            file.write(piece)
+            yield piece
         if answer.length:  # a read of some bytes tells nothing of it
             raise http.client.IncompleteRead(b"", answer.length)
 

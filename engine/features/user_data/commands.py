@@ -41,19 +41,22 @@ def export(
     engine export alice | jq '.profile, (.messages | length)'[/dim]
     """
     from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import copy
+    from engine.cli.operator_request import pieces
 
     target = find_engine(data_dir, url, token, "engine-export", ["admin"], tenant)
-    path = f"/v1/users/{quote(user, safe='')}/export"
     incomplete = f"the export of {user} is not complete"
+    arriving = pieces(target, f"/v1/users/{quote(user, safe='')}/export", advice=incomplete)
     if output is None:
-        copy(target, path, sys.stdout.buffer, advice=incomplete)
+        sys.stdout.buffer.writelines(arriving)
         sys.stdout.write("\n")
         return
-    unfinished = output.with_name(f"{output.name}.part")
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        copy(target, path, file, advice=incomplete)
-    unfinished.replace(output)
+    unfinished = Path(f"{output}.part")
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.writelines(arriving)
+        unfinished.replace(output)
+    except OSError as error:
+        raise EngineError(f"{output}: {error.strerror}; {incomplete}") from error
 
 
 def erase(

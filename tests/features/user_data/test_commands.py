@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -51,3 +54,31 @@ def test_a_page_of_a_proxy_is_no_export(tmp_path: Path) -> None:
         told = failure(engine("export", "alice", "--output", str(file), "--url", url))
     assert "the export of alice is not complete" in told
     assert not file.exists()
+
+
+def test_a_full_disk_is_not_taken_for_the_engine(tmp_path: Path) -> None:
+    body = b'{"user":"%b"}' % (b"a" * 200_000)
+    (tmp_path / "alice.json.part").symlink_to("/dev/full")
+    with in_background(serving(JSON + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))) as url:
+        told = failure(engine("export", "alice", "--output", str(tmp_path / "alice.json"), "--url", url))
+    assert told == f"{tmp_path}/alice.json: No space left on device; the export of alice is not complete"
+
+
+@pytest.mark.parametrize(("output", "reason"), [("none/alice.json", "No such file or directory"), ("folder", "Is a directory")])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, output: str, reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with in_background(serving(JSON + b'Content-Length: 16\r\n\r\n{"user":"alice"}')) as url:
+        told = failure(engine("export", "alice", "--output", output, "--url", url))
+    assert told.startswith(f"{output}")
+    assert reason in told
+
+
+def test_the_reader_of_an_export_may_end_before_it() -> None:
+    body = b'{"user":"%b"}' % (b"a" * 2_000_000)
+    with in_background(serving(JSON + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))) as url:
+        command = [sys.executable, "-m", "engine", "export", "alice", "--url", url]
+        reader, writer = os.pipe()
+        os.close(reader)
+        ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
