@@ -6,7 +6,7 @@ import contextlib
 import http.client
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -29,6 +29,17 @@ class _Failing(http.client.HTTPException):
         self.detail = detail
 
 
+class _Answer(dict[str, Any]):
+    """An answer from this URL, which may be another server's."""
+
+    def __init__(self, url: str, members: dict[str, Any]) -> None:
+        super().__init__(members)
+        self.url = url
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise EngineError(f"the answer of {self.url} is not an engine's: it has no `{name}`")
+
+
 class _Problem(msgspec.Struct):
     detail: str = ""
 
@@ -47,18 +58,21 @@ def ask(
 
     Args:
         body: sent as JSON; bytes are sent as TOML.
-        text: the answer is no JSON: it is returned as the member `text`.
+        text: the answer is TOML: it is returned as the member `text`.
         advice: what to do when there is no answer.
 
     Raises:
-        EngineError: the engine refuses the request, or there is no answer. One line, with what to do where that is known.
+        EngineError: the engine refuses the request, or there is no answer. One line, with what to do where that is known. Later, too:
+            the answer lacks a member that is asked for.
     """
     toml = isinstance(body, bytes)
     content = body if toml or body is None else msgspec.json.encode(body)
     content_type = "application/toml" if toml else "application/json"
     with _explained(target, advice), _answer(target, method, path, content, {"Content-Type": content_type, **(headers or {})}) as answer:
+        if text and (kind := answer.headers.get_content_type()) != "application/toml":  # the page of a proxy
+            raise http.client.HTTPException(f"it is {kind}, not TOML")
         found = answer.read()
-        return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
+        return {"text": found.decode()} if text else _Answer(target.url, msgspec.json.decode(found, type=dict[str, Any]))
 
 
 def pieces(target: EngineTarget, path: str, *, advice: str = "") -> Iterator[bytes]:

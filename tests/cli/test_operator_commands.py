@@ -8,6 +8,31 @@ import pytest
 
 from engine.cli import local_engine, operator_commands, operator_request, status_report
 from engine.errors import EngineError
+from tests.support.command_line import answering, engine, failure
+
+
+@pytest.mark.usefixtures("data_dir")
+@pytest.mark.parametrize(
+    ("words", "member"),
+    [
+        (("history", "alice"), "history"),
+        (("audit",), "acts"),
+        (("dead-letters", "list"), "dead_letters"),
+        (("revoke", "alice"), "revoked"),
+        (("rules", "list"), "active"),
+    ],
+)
+def test_an_object_of_another_server_is_no_answer(words: tuple[str, ...], member: str) -> None:
+    with answering(b'{"status": "ok"}') as (url, _):
+        assert failure(engine(*words, "--url", url)) == f"the answer of {url} is not an engine's: it has no `{member}`"
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_a_page_of_a_proxy_is_no_rules() -> None:
+    with answering(b"<html>Sign in</html>") as (url, _):
+        ended = engine("rules", "show", "7", "--url", url)
+    assert "it is text/plain, not TOML" in failure(ended)
+    assert ended.stdout == ""
 
 
 def test_a_drain_outlasts_a_silent_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
