@@ -23,8 +23,18 @@ DataDir = Annotated[str | None, setting_option("data_dir")]
 RedisUrl = Annotated[str | None, setting_option("redis_url")]
 Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant of the user.")]
+
+
+def _token(given: str | None) -> str | None:
+    """The token, which a header can carry. Raises EngineError, without it."""
+    if given is None or (given.isascii() and given.isprintable() and " " not in given):
+        return given
+    raise EngineError("--token or ENGINE_TOKEN: no token has spaces, line breaks, or characters beyond ASCII")
+
+
 GivenToken = Annotated[
-    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
+    str | None,
+    typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.", callback=_token),
 ]
 
 

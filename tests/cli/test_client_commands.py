@@ -45,6 +45,15 @@ def accepting() -> Iterator[Engine]:
         yield server
 
 
+# -- the token of a command ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("command", [("listen", "alice"), ("publish", "alice", "a.b"), ("history", "alice"), ("status",)])
+@pytest.mark.parametrize("given", ["ab.cd.ef\n", "ab.cd.é€", "ab cd"])
+def test_text_that_is_no_token_is_refused_and_not_printed(command: tuple[str, ...], given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TOKEN", given)
+    told = failure(engine(*command, "--url", "http://127.0.0.1:9") if command != ("status",) else engine(*command))
+    assert told == "--token or ENGINE_TOKEN: no token has spaces, line breaks, or characters beyond ASCII"
+
+
 # -- token ---------------------------------------------------------------------------------------------------------------
 def test_a_token_is_all_that_is_printed_and_says_what_was_asked_for() -> None:
     result = engine("token", "alice", "--scope", "publish", "--scope", "admin", "--ttl", "90s", "--tenant", "acme")
