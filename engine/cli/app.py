@@ -5,8 +5,11 @@ Nothing heavy is imported before a command needs it, so that `engine --help` and
 
 from __future__ import annotations
 
+import codecs
 import errno
 import inspect
+import io
+import json
 import os
 import sys
 from typing import Annotated, Final, NoReturn
@@ -74,11 +77,19 @@ def flow_help(commands: typer.Typer) -> None:
 
 def main() -> None:
     """Run a command. An `EngineError`, or a full disk, is printed in one line, with exit code 1; the end of a reader is not."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("engine", _escaped)
+        sys.stdout.reconfigure(errors="engine")
     try:
         try:
             app()
         except EngineError as error:
             _end(str(error))
+        except UnicodeEncodeError:
+            wrong = next((word for word in sys.argv if not _is_unicode(word)), None)
+            if wrong is None:
+                raise
+            _end(f"{wrong!a} is not UTF-8")
         finally:
             sys.stdout.flush()  # here it can be reported; at the interpreter's end it is a traceback
     except BrokenPipeError:  # the reader has ended, as `head` does
@@ -88,6 +99,18 @@ def main() -> None:
         if error.errno not in _NO_ROOM:
             raise
         _end(f"{error.filename or 'standard output'}: {error.strerror}")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What the encoding of standard output lacks, as JSON escapes it: a line of JSON stays one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _is_unicode(word: str) -> bool:
+    """Whether a word of the command line could be decoded."""
+    return not any("\udc80" <= char <= "\udcff" for char in word)
 
 
 def _end(reason: str) -> NoReturn:

@@ -95,6 +95,16 @@ def test_output_that_a_full_disk_does_not_take_is_said_in_one_line(tmp_path: Pat
     assert (ended.returncode, ended.stderr) == (1, "error: standard output: No space left on device\n")
 
 
+@pytest.mark.parametrize("words", [("history",), ("publish", "alice"), ("export",)])
+def test_words_that_are_not_utf8_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    env = os.environ | {"ENGINE_JWT_SECRET": "x" * 32}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        command = [os.fsencode(word) for word in (sys.executable, "-m", "engine", *words, "--url", url)]
+        ended = subprocess.run([*command, b"b\xff"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "error: 'b\\udcff' is not UTF-8\n")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     found = CliRunner().invoke(app, [command, "--help"])

@@ -103,6 +103,14 @@ def test_publishing_sends_what_was_typed_and_prints_the_result(accepting: Engine
     ]
 
 
+def test_what_the_encoding_of_a_terminal_lacks_is_escaped(accepting: Engine) -> None:
+    command = [sys.executable, "-m", "engine", "publish", "alice", "a.b", "--id", "é😀", "--url", accepting.url]
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "accepted id=\\u00e9\\ud83d\\ude00 user=alice seq=1\n"
+
+
 @pytest.mark.parametrize(
     ("words", "audience"),
     [
