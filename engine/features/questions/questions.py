@@ -199,6 +199,8 @@ class Questions:
             raise too_many_requests("this question has as many answers as it may (`question_members_max`)", _FULL_RETRY_S) from None
         if votes is None:
             raise not_found("no question with this id is known")
+        if user not in votes:  # its end was stored since it was looked at
+            return _same(own, (await self._look(key, id)).answer or own)
         if (answer := agreed(asked.stored.question, votes.values())) is not None:
             await self._decide(key, id, answer)
         return _same(own, votes[user])

@@ -115,11 +115,13 @@ class QuestionStore:
         return answer if reply[0] == b"OK" else _answer.decode(reply[1])
 
     async def vote(self, key: str, id: str, vote: GivenAnswer, members_max: int) -> dict[str, GivenAnswer] | None:
-        """Store what a member of a topic answers, unless it has answered. Returns the votes by user; None without the question.
+        """Store what a member of a topic answers, unless it has answered, or the question has its answer.
+
+        Returns the votes by user, without this one when it came too late; None without the question.
 
         Raises StorageUnavailable, TooMany.
         """
-        keys, arguments = [questions_key(key), votes_key(key, id)], [id, vote.by, _encode(vote), members_max]
+        keys, arguments = [questions_key(key), votes_key(key, id), answers_key(key)], [id, vote.by, _encode(vote), members_max]
         status, *votes = await _VOTE.run(self._of(key), keys, arguments, self._replicas)
         if status == b"FULL":
             raise TooMany

@@ -286,6 +286,23 @@ async def test_a_quorum_that_an_edge_has_counted_before_it_died_is_found(
     assert (await look_topic(world))["by"] == "u2"
 
 
+async def test_an_answer_that_meets_the_end_of_its_question_counts_no_more(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes between the look at the question and the answer of a member."""
+    await ask_topic(world, 2)
+    assert (await vote(world, "u1", "yes")).status_code == 200
+    store = world.questions.vote
+
+    async def ends(key: str, id: str, *given: Any) -> Any:
+        assert (await world.once("app", scopes="publish").delete(f"/v1/questions/{id}", params={"topic": "oncall"})).status_code == 200
+        return await store(key, id, *given)
+
+    monkeypatch.setattr(world.questions, "vote", ends)
+    late = await vote(world, "u2", "yes")
+    assert (late.status_code, late.json().get("reason")) == (409, "withdrawn")
+    assert (await vote(world, "u2", "yes")).status_code == 409
+    assert (await vote(world, "u1", "yes")).status_code == 200, "it was counted in time"
+
+
 # -- Ids and the deadline. ---------------------------------------------------------------------------------------------
 async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answer(world: EdgeWorld) -> None:
     await ask(world)
