@@ -350,7 +350,8 @@ def user_facts_of(answer: ProfileIs) -> Mapping[str, Any]:
 def _complete(draft: Draft, notification: Notification, now_ms: int, happened_ms: int) -> None:
     """Give a draft what no publisher can ask for: conditions, an action, a delay that its digest does not depend on.
 
-    Conditions count from the event at the earliest, whatever `ts` the rule gives: else the event cancels what it arms.
+    Conditions count from the event at the earliest, whatever `ts` the rule gives: else the event cancels what it arms. And from now at the
+    latest: what comes before a `ts` of the future has come since.
     """
     if draft.topic is None or notification.delay_ms:  # a broadcast that is not delayed cannot be cancelled
         draft.envelope = msgspec.structs.replace(draft.envelope, collapse=notification.collapse)
@@ -358,7 +359,7 @@ def _complete(draft: Draft, notification: Notification, now_ms: int, happened_ms
         draft.due_ms = now_ms + notification.delay_ms
         draft.expires_ms = draft.due_ms + draft.ttl_ms
     if notification.conditions is not None:
-        since_ms = max(notification.conditions.since_ms, happened_ms)
+        since_ms = min(max(notification.conditions.since_ms, happened_ms), now_ms)
         draft.conditions = msgspec.structs.replace(notification.conditions, since_ms=since_ms)
         draft.due_ms = draft.due_ms or now_ms  # conditions are decided when a timer fires
     if notification.do:

@@ -356,6 +356,17 @@ async def test_an_event_does_not_cancel_what_it_arms(rules: Path) -> None:
         assert conditions.since_ms >= happened.at_ms, "as old as the cart is, its user was not active since"
 
 
+async def test_what_comes_before_a_time_of_the_future_ends_what_was_armed(rules: Path) -> None:
+    rules.write_text(RULES + 'ts = "{data.begins}"\nfire = { unless_event = "order.paid" }\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        event = {"type": "cart.abandoned", "user": "u1", "id": "e1", "data": {"begins": world.gateway.wall_ms() + DAY_MS}}
+        (sid,) = (await client.post("/v1/events", json=event)).json()["scheduled"]
+        conditions = world.scheduler.timers[sid].conditions
+        assert conditions is not None
+        assert (await client.post("/v1/events", json={"type": "order.paid", "user": "u1", "id": "e2"})).status_code == 202
+        assert conditions.since_ms <= world.shard.of(wire.Happened)[-1].at_ms
+
+
 TOUCH_RULES = Path(__file__).parents[3] / "examples" / "touch" / "rules.toml"
 HOUR_S = 3600
 
