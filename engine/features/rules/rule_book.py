@@ -36,6 +36,7 @@ from engine.features.rules.core.own_rules import joined, within
 from engine.features.rules.core.rules import Rule, Rules
 from engine.features.rules.core.staging import RulesInForce
 from engine.features.rules.core.toml_loader import parse_rules
+from engine.features.rules.core.versions import NOTHING_ASKED, Asked
 from engine.features.rules.shipped_rules import shipped_rules
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ _NO_RULES: Final = Rules((), False)
 class StoredRules(Struct, frozen=True):
     """The versions that storage says are in force, parsed. Without `active`, which is that of the file, when `version` is 0.
 
-    `usable`: false on an edge that could not use what storage says since its start.
+    `usable`: false on an edge that could not use what storage says since its start. `asked`: see `VersionState`.
     """
 
     version: int = 0
@@ -55,6 +56,7 @@ class StoredRules(Struct, frozen=True):
     staged: Rules | None = None
     share: float = 0.0
     usable: bool = True
+    asked: Asked = NOTHING_ASKED
 
 
 _NOTHING_STORED: Final = StoredRules()
@@ -157,6 +159,7 @@ class RuleBook:
         self._next_ms = clock() + self._check_ms
         self._version: tuple[int, int] | None = None  # time of change and size of the file that was read last
         self._file_rules: Rules | None = None if self._path else _NO_RULES
+        self._file_asked = NOTHING_ASKED  # what the conditions refer to of the file, as it is and as it was since this process started
         self._reader: threading.Thread | None = None
         self._shipped = shipped_rules(config)
         self.stored = _NOTHING_STORED
@@ -181,9 +184,16 @@ class RuleBook:
         stored, active = self.stored, self._active()
         if active is None:
             raise Unavailable(f"the rules cannot be used: {self.reason() or 'they were not read yet'}")
-        made = self._in_force
-        if made is None or made.active is not active or made.staged is not stored.staged or made.share != stored.share:
-            made = RulesInForce(active, stored.version, stored.staged, stored.staged_version, stored.share, self._shipped)
+        made, asked = self._in_force, stored.asked | self._file_asked
+        if (
+            made is None
+            or made.active is not active
+            or made.staged is not stored.staged
+            or (made.share, made.asked_before) != (stored.share, asked)
+        ):
+            made = RulesInForce(
+                active, stored.version, stored.staged, stored.staged_version, stored.share, self._shipped, asked_before=asked
+            )
             self._in_force = made
         if tenant in self.own:
             own = self._with_own(active, self.own[tenant].in_force(), tenant)[0]
@@ -263,6 +273,7 @@ class RuleBook:
         except RulesError as error:
             self._refuse(str(error))
             return
+        self._file_asked |= Asked(rules.events_asked, rules.activity_asked)
         self._file_rules, self.file_refused = rules, ""
         if version := self.stored.version:
             log.warning("%s was read and has no effect: version %d, which was stored through the API, is in force", path, version)

@@ -107,7 +107,8 @@ class RulesFollower:
         self._parsed = parsed
         if state.active and state.active not in by_number:
             raise CorruptRecord(f"version {state.active} is not in storage any more")
-        return StoredRules(state.active, by_number.get(state.active), state.staged, by_number.get(state.staged), state.share)
+        active, staged = by_number.get(state.active), by_number.get(state.staged)
+        return StoredRules(state.active, active, state.staged, staged, state.share, asked=state.asked)
 
     def _refuse(self, reason: str) -> None:
         if reason != self._rule_book.version_refused:

@@ -90,6 +90,19 @@ async def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_
     await until(lambda: book.file_refused == "")
 
 
+async def test_what_a_changed_file_has_scheduled_keeps_its_conditions(rules: Path) -> None:
+    clock = Clock()
+    asking = RULES.replace('name = "cart"', 'name = "cart"\nfire = { unless_event = "order.paid" }')
+    rules.write_text(asking)
+    book = RuleBook(Config(rules_path=str(rules), rules_check_ms=1000), clock)
+    rules.write_text(RULES.replace('"like"', '"liked"'))
+    clock.now_ms += 1000
+    book.rules()
+    await until(lambda: names(book) == ["liked", "cart"])
+    assert (book.rules().events_asked, book.in_force().events_asked) == (frozenset(), frozenset({"order.paid"}))
+    assert book.in_force() is book.in_force()
+
+
 def test_without_a_file_there_are_no_rules_and_no_refusal() -> None:
     book = RuleBook(Config(), Clock())
     assert (book.rules().rules, book.file_refused) == ((), "")

@@ -167,6 +167,26 @@ async def test_a_version_is_tried_on_a_share_of_the_users_and_rolled_back() -> N
         assert words == ["rolled back", "activated", "unstaged", "staged", "staged", "stored", "activated", "stored"]
 
 
+async def test_what_a_version_has_scheduled_keeps_its_conditions_when_that_is_rolled_back() -> None:
+    later = 'delay = "1h"\nfire = { unless_event = "order.paid", unless_active = true }\n'
+    async with operated() as (world, client):
+        for content, share in (
+            (rules_of("now"), "1"),
+            (rules_of("later", later), "0.999"),
+            (rules_of("never", "notify_self = true\n"), "0"),
+        ):
+            stored = await client.put(f"/v1/rules?share={share}", content=content, headers=ANY)
+            assert stored.status_code == 200, stored.text
+        await titles(world, client, "u1", "u2")
+        assert len(world.scheduler.timers) == 2
+        assert (await client.post("/v1/rules/rollback", headers=ANY)).status_code == 200
+        before = len(world.shard.of(wire.Happened))
+        for event in ("order.paid", "order.seen"):
+            answer = await client.post("/v1/events", json={"type": event, "user": "u1", "id": f"e{next(EVENTS)}"})
+            assert answer.status_code == 202, answer.text
+        assert [happened.event for happened in world.shard.of(wire.Happened)[before:]] == ["order.paid", ""]
+
+
 async def test_a_stored_version_precedes_the_file_until_it_is_rolled_back_to(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(rules_of("file"))

@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import Config
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.features.rules.core.versions import VersionInfo
+from engine.features.rules.core.versions import NOTHING_ASKED, Asked, VersionInfo
 from engine.features.rules.rule_book import RuleBook
 from engine.features.rules.rules_follower import RulesFollower
 from engine.features.rules.rules_store import StoredState
@@ -29,12 +29,14 @@ class World:
         self.book = RuleBook(config, lambda: 0)
         self.follower = RulesFollower(config, self.store, self.book)
 
-    async def change(self, *names: str, share: float = 1.0, text: str = "") -> None:
+    async def change(self, *names: str, share: float = 1.0, text: str = "", asked: Asked = NOTHING_ASKED) -> None:
         """Store a version with rules of these names and put it in force."""
         stored = self.store.stored
         text = text or "".join(RULES.format(name) for name in names)
         number = stored.state.last + 1
-        state = stored.state.stored(VersionInfo(number, 0, "ann", len(names), 0, text), 9).staged_to(number, share, "ann", 0)
+        state = stored.state.stored(VersionInfo(number, 0, "ann", len(names), 0, text, asked), 9)
+        if share:
+            state = state.staged_to(number, share, "ann", 0)
         assert await self.store.change(stored, state, text) is not None
 
     @property
@@ -67,6 +69,18 @@ async def test_an_event_that_has_begun_keeps_the_version_it_began_with() -> None
     await world.follower.catch_up()
     assert ([rule.name for rule in begun.active.rules], begun.version, world.names) == (["a"], 1, ["b"])
     assert world.book.in_force() is world.book.in_force(), "made once per change"
+
+
+async def test_an_edge_that_starts_knows_the_conditions_of_versions_before() -> None:
+    store = FakeRulesStore()
+    world = World(store)
+    await world.change("a", asked=Asked(frozenset({"paid"}), activity=True))
+    await world.change("b", share=0.0, asked=Asked(frozenset({"never"})))
+    await world.change("c")
+    world = World(store)
+    await world.follower.catch_up()
+    found = world.book.in_force()
+    assert (world.names, found.events_asked, found.activity_asked) == (["c"], frozenset({"paid"}), True)
 
 
 async def test_an_edge_goes_on_with_what_it_has_while_storage_is_away() -> None:

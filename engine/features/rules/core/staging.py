@@ -3,7 +3,8 @@
 An event is handled by one `RulesInForce` throughout, so it never meets a mixture of before and after a change. While a version is staged,
 both are applied to each event, and each user gets what their version makes of it. The share is stable (a user included at 10 % is included
 at 20 %) and another one for each version, so that not the same users try every change. What has no user (topics, everyone) is of the
-active version alone. Cancellations are of both: a timer may have been armed under either.
+active version alone. Cancellations are of both: a timer may have been armed under either. What a timer was armed with stays, its conditions
+too: shards go on recording what these refer to when its rules are in force no more.
 
 Rules that come with a feature are beside these versions, for the tenant of the feature. For an event that a rule of a version in force
 names, they do nothing but cancel: the version takes their place. A rule for `*` names no event.
@@ -20,6 +21,7 @@ from msgspec import Struct
 
 from engine.features.rules.core.delay import Rollout
 from engine.features.rules.core.rules import Plan, Rules, RulesOutcome, UserFacts
+from engine.features.rules.core.versions import NOTHING_ASKED, Asked
 
 
 class AppliedRules(Struct, frozen=True):
@@ -47,16 +49,18 @@ class RulesInForce(Struct, frozen=True):
     share: float = 0.0
     shipped: ShippedRules | None = None
     own: RulesInForce | None = None
+    asked_before: Asked = NOTHING_ASKED
 
     @property
     def events_asked(self) -> frozenset[str]:
-        """The events that some condition refers to, see `Rules`."""
-        return self.active.events_asked if self.staged is None else self.active.events_asked | self.staged.events_asked
+        """The events that some condition refers to, see `Rules`; also one of rules before, whose timers may still wait."""
+        asked = self.active.events_asked | self.asked_before.events
+        return asked if self.staged is None else asked | self.staged.events_asked
 
     @property
     def activity_asked(self) -> bool:
-        """Whether some condition refers to a user's last activity."""
-        return self.active.activity_asked or (self.staged is not None and self.staged.activity_asked)
+        """Whether some condition refers to a user's last activity, likewise."""
+        return self.active.activity_asked or self.asked_before.activity or (self.staged is not None and self.staged.activity_asked)
 
     def apply(
         self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str, now_ms: int, user_facts: UserFacts

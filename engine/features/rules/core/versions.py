@@ -12,6 +12,8 @@ it only when nobody else has stored one meanwhile.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Final, Literal
 
 import msgspec
@@ -27,8 +29,26 @@ CHANGES_MAX: Final = 100
 Deed = Literal["stored", "staged", "unstaged", "activated", "rolled back"]
 
 
+class Asked(Struct, frozen=True):
+    """What the conditions of rules refer to, which shards record therefore.
+
+    Attributes:
+        events: names, of `unless_event`.
+        activity: of users.
+    """
+
+    events: frozenset[str] = frozenset()
+    activity: bool = False
+
+    def __or__(self, other: Asked) -> Asked:
+        return Asked(self.events | other.events, self.activity or other.activity)
+
+
+NOTHING_ASKED: Final = Asked()
+
+
 class VersionInfo(Struct, frozen=True):
-    """About one version: who stored it and when (ms since the epoch), its size, and a digest of its text."""
+    """About one version: who stored it and when (ms since the epoch), its size, a digest of its text, and what its conditions refer to."""
 
     version: int
     at: int
@@ -36,6 +56,7 @@ class VersionInfo(Struct, frozen=True):
     rules: int
     bytes: int
     digest: str
+    asked: Asked = NOTHING_ASKED
 
 
 class RulesChange(Struct, frozen=True):
@@ -71,6 +92,12 @@ class VersionState(Struct, frozen=True):
     def of(self, version: int) -> VersionInfo | None:
         """What is known of a version; None when it is not kept."""
         return next((info for info in self.versions if info.version == version), None)
+
+    @property
+    def asked(self) -> Asked:
+        """What the conditions refer to of every version that is kept and was in force: what it has scheduled may still wait."""
+        in_force = {change.version for change in self.changes if change.share > 0} | {self.active, self.staged}
+        return reduce(or_, (info.asked for info in self.versions if info.version in in_force), NOTHING_ASKED)
 
     def stored(self, info: VersionInfo, versions_max: int) -> VersionState:
         """A new version joins; `info.version` is `last + 1`."""
