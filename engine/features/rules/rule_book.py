@@ -36,7 +36,7 @@ from engine.features.rules.core.own_rules import joined, within
 from engine.features.rules.core.rules import Rule, Rules
 from engine.features.rules.core.staging import RulesInForce
 from engine.features.rules.core.toml_loader import parse_rules
-from engine.features.rules.core.versions import NOTHING_ASKED, Asked
+from engine.features.rules.core.versions import NOTHING_ASKED, AskedByRules
 from engine.features.rules.shipped_rules import shipped_rules
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class StoredRules(Struct, frozen=True):
     staged: Rules | None = None
     share: float = 0.0
     usable: bool = True
-    asked: Asked = NOTHING_ASKED
+    asked: AskedByRules = NOTHING_ASKED
 
 
 _NOTHING_STORED: Final = StoredRules()
@@ -273,7 +273,7 @@ class RuleBook:
         except RulesError as error:
             self._refuse(str(error))
             return
-        self._file_asked |= Asked(rules.events_asked, rules.activity_asked)
+        self._file_asked |= AskedByRules(rules.events_asked, rules.activity_asked)
         self._file_rules, self.file_refused = rules, ""
         if version := self.stored.version:
             log.warning("%s was read and has no effect: version %d, which was stored through the API, is in force", path, version)

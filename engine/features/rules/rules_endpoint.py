@@ -30,7 +30,7 @@ from engine.errors import CorruptRecord, EngineError, Invalid, RulesError, Stora
 from engine.features.policy import profiles
 from engine.features.rules.core.dry_run import OutcomeDifference, difference
 from engine.features.rules.core.rules import Rule, Rules, RulesOutcome
-from engine.features.rules.core.versions import FILE, Asked, VersionInfo, VersionState
+from engine.features.rules.core.versions import FILE, AskedByRules, VersionInfo, VersionState
 from engine.features.rules.event_sample import EventSample
 from engine.features.rules.events import read_event, user_facts_of
 from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
@@ -191,7 +191,7 @@ class RulesEndpoint:
             return self._answer(stored, newest.version)
         _check_match(given, stored)
         now_ms = self._gateway.wall_ms()
-        asked = Asked(rules.events_asked, rules.activity_asked)
+        asked = AskedByRules(rules.events_asked, rules.activity_asked)
         info = VersionInfo(stored.state.last + 1, now_ms, by, len(rules.rules), len(text.encode()), digest, asked)
         state = stored.state.stored(info, self._config.rules_versions_max)
         if share > 0:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import Config
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.features.rules.core.versions import NOTHING_ASKED, Asked, VersionInfo
+from engine.features.rules.core.versions import NOTHING_ASKED, AskedByRules, VersionInfo
 from engine.features.rules.rule_book import RuleBook
 from engine.features.rules.rules_follower import RulesFollower
 from engine.features.rules.rules_store import StoredState
@@ -29,7 +29,7 @@ class World:
         self.book = RuleBook(config, lambda: 0)
         self.follower = RulesFollower(config, self.store, self.book)
 
-    async def change(self, *names: str, share: float = 1.0, text: str = "", asked: Asked = NOTHING_ASKED) -> None:
+    async def change(self, *names: str, share: float = 1.0, text: str = "", asked: AskedByRules = NOTHING_ASKED) -> None:
         """Store a version with rules of these names and put it in force."""
         stored = self.store.stored
         text = text or "".join(RULES.format(name) for name in names)
@@ -74,8 +74,8 @@ async def test_an_event_that_has_begun_keeps_the_version_it_began_with() -> None
 async def test_an_edge_that_starts_knows_the_conditions_of_versions_before() -> None:
     store = FakeRulesStore()
     world = World(store)
-    await world.change("a", asked=Asked(frozenset({"paid"}), activity=True))
-    await world.change("b", share=0.0, asked=Asked(frozenset({"never"})))
+    await world.change("a", asked=AskedByRules(frozenset({"paid"}), activity=True))
+    await world.change("b", share=0.0, asked=AskedByRules(frozenset({"never"})))
     await world.change("c")
     world = World(store)
     await world.follower.catch_up()

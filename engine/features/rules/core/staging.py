@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from engine.features.rules.core.delay import Rollout
 from engine.features.rules.core.rules import Plan, Rules, RulesOutcome, UserFacts
-from engine.features.rules.core.versions import NOTHING_ASKED, Asked
+from engine.features.rules.core.versions import NOTHING_ASKED, AskedByRules
 
 
 class AppliedRules(Struct, frozen=True):
@@ -49,7 +49,7 @@ class RulesInForce(Struct, frozen=True):
     share: float = 0.0
     shipped: ShippedRules | None = None
     own: RulesInForce | None = None
-    asked_before: Asked = NOTHING_ASKED
+    asked_before: AskedByRules = NOTHING_ASKED
 
     @property
     def events_asked(self) -> frozenset[str]:

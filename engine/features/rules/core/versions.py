@@ -29,7 +29,7 @@ CHANGES_MAX: Final = 100
 Deed = Literal["stored", "staged", "unstaged", "activated", "rolled back"]
 
 
-class Asked(Struct, frozen=True):
+class AskedByRules(Struct, frozen=True):
     """What the conditions of rules refer to, which shards record therefore.
 
     Attributes:
@@ -40,11 +40,11 @@ class Asked(Struct, frozen=True):
     events: frozenset[str] = frozenset()
     activity: bool = False
 
-    def __or__(self, other: Asked) -> Asked:
-        return Asked(self.events | other.events, self.activity or other.activity)
+    def __or__(self, other: AskedByRules) -> AskedByRules:
+        return AskedByRules(self.events | other.events, self.activity or other.activity)
 
 
-NOTHING_ASKED: Final = Asked()
+NOTHING_ASKED: Final = AskedByRules()
 
 
 class VersionInfo(Struct, frozen=True):
@@ -56,7 +56,7 @@ class VersionInfo(Struct, frozen=True):
     rules: int
     bytes: int
     digest: str
-    asked: Asked = NOTHING_ASKED
+    asked: AskedByRules = NOTHING_ASKED
 
 
 class RulesChange(Struct, frozen=True):
@@ -94,7 +94,7 @@ class VersionState(Struct, frozen=True):
         return next((info for info in self.versions if info.version == version), None)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> AskedByRules:
         """What the conditions refer to of every version that is kept and was in force: what it has scheduled may still wait."""
         in_force = {change.version for change in self.changes if change.share > 0} | {self.active, self.staged}
         return reduce(or_, (info.asked for info in self.versions if info.version in in_force), NOTHING_ASKED)
