@@ -29,7 +29,9 @@ starts at `timer_retry_first_ms` and doubles up to `timer_retry_cap_ms`; and com
 the next batch follows at once. No level drops a timer.
 
 A lane is the queue of one shard. It has wheels of its own: while the shard has no session, or too many unconfirmed timers, its wheels are
-not advanced; its due timers stay ordered and cancellable, and do not block other shards.
+not advanced; its due timers stay ordered and cancellable, and do not block other shards. Nor do they fill the memory: where failed timers
+take half of it, shards with failed ones get no others until a half of these has taken effect. What waits for such a shard, or for one
+without a session, is left to storage when memory is short, and read again when it can be handed out.
 
 The clock. A timer is an instant: milliseconds since the epoch, by the wall clock of the scheduler's machine. `delay` is converted to
 an instant when the request arrives, so it does not shift later. Consequences:
@@ -70,6 +72,10 @@ LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 50
 
 _OVERHEAD_BYTES: Final = 1000
 """Bytes per timer in memory without its body: record, strings, wheel, dict and set entries; 930 measured with one timer per user."""
+
+
+_FAILED_SHARE: Final = 0.5
+"""Share of the memory limits that failed timers may take. Claimed ones cannot be left to storage."""
 
 
 class _Entry:
@@ -120,6 +126,10 @@ class Firing:
         self._by_key: dict[str, set[str]] = {}
         self._lanes: dict[int, _Lane] = {}
         self._incomplete = False  # a lane is
+        self._failed_now = 0  # timers in RETRY and DEGRADED
+        self._failed_bytes = 0
+        self._crowded = False  # they take so much memory that lanes with degraded timers get no others
+        self._reloads = False  # timers that were left to storage are to be read
         self.next_ms = self.due_ms = NEVER
         self.bytes = 0
         self.fired = 0  # timers confirmed
@@ -157,7 +167,7 @@ class Firing:
         return sum(len(lane.degraded) for lane in self._lanes.values())
 
     def is_left_to_storage(self, key: str) -> bool:
-        """Whether the timers of the owning shard, which has no session, were evicted and further ones are not kept in memory."""
+        """Whether the timers of the owning shard, which gets none now, were evicted and further ones are not kept in memory."""
         if not self._incomplete:
             return False
         lane = self._lanes.get(self._slots.owner(key))
@@ -199,8 +209,10 @@ class Firing:
             lane.wheel.cancel(sid)
         elif entry.state == RETRY:
             lane.retries.cancel(sid)
+            self._count_failed(entry, -1)
         elif entry.state == DEGRADED:
             del lane.degraded[sid]
+            self._count_failed(entry, -1)
         else:
             del lane.handed[sid]
             lane.handed_bytes -= entry.size
@@ -210,6 +222,10 @@ class Firing:
                 lane.compensating.discard(sid)
                 if not lane.compensating:
                     lane.compensate_ms = 0
+
+    def _count_failed(self, entry: _Entry, number: int) -> None:
+        self._failed_now += number
+        self._failed_bytes += number * entry.size
 
     def done(self, sid: str) -> Timer | None:
         """Remove a timer that took effect. Returns it; None when it was not in memory."""
@@ -319,6 +335,9 @@ class Firing:
         """Hand out the due timers, oldest first per shard, and look ahead."""
         out: list[Send] = []
         self.next_ms = self.due_ms = NEVER
+        share = _FAILED_SHARE / 2 if self._crowded else _FAILED_SHARE
+        config = self._config
+        self._crowded = self._failed_now >= share * config.timer_memory_max or self._failed_bytes >= share * config.timer_memory_bytes
         for lane in self._lanes.values():
             if lane.session is None:
                 continue
@@ -328,16 +347,30 @@ class Firing:
                     break
                 self._fail(self._entries[sid], now_ms)
             retry_ms = self._hand_due(lane, lane.retries, now_ms, now_ms, out)
-            due_ms = self._hand_due(lane, lane.wheel, min(now_ms, self._horizon.reach_ms), now_ms, out)
+            due_ms = NEVER
+            if not self._is_held_back(lane):
+                if lane.incomplete:
+                    lane.incomplete, self._reloads = False, True
+                    self._incomplete = any(each.incomplete for each in self._lanes.values())
+                due_ms = self._hand_due(lane, lane.wheel, min(now_ms, self._horizon.reach_ms), now_ms, out)
             if lane.degraded and lane.compensate_ms <= now_ms and not self._is_loaded(lane):
-                sids = list(islice(lane.degraded, min(self._room(lane), self._config.timer_batch)))
+                sids = list(islice(lane.degraded, min(self._room(lane), config.timer_batch)))
                 for sid in sids:
                     del lane.degraded[sid]
-                lane.compensate_ms = now_ms + self._config.timer_compensate_ms
+                lane.compensate_ms = now_ms + config.timer_compensate_ms
                 lane.compensating = set(sids)
                 out += self._hand(lane, sids, now_ms)
             self._look_ahead(lane, due_ms, retry_ms)
         return out
+
+    def take_reloads(self) -> bool:
+        """Whether timers that were left to storage can be handed out now, and have to be loaded. Reset by this call."""
+        reloads, self._reloads = self._reloads, False
+        return reloads
+
+    def _is_held_back(self, lane: _Lane) -> bool:
+        """Whether the shard refuses so many timers that it gets no others."""
+        return self._crowded and bool(lane.degraded)
 
     def _hand_due(self, lane: _Lane, wheel: TimerWheel[str], until_ms: int, now_ms: int, out: list[Send]) -> int:
         """Hand out what is due in a wheel, as far as there is room. Returns a lower bound of the first due time that is left."""
@@ -375,6 +408,7 @@ class Firing:
             entry.state = RETRY
             wait_ms = min(config.timer_retry_first_ms << (entry.failures - 1), config.timer_retry_cap_ms)
             lane.retries.arm(entry.timer.sid, now_ms + wait_ms)
+        self._count_failed(entry, 1)
 
     def _is_loaded(self, lane: _Lane) -> bool:
         """Whether the unconfirmed timers of the shard reach the load at which failed timers have to wait."""
@@ -394,6 +428,8 @@ class Firing:
         room_bytes = 0
         for sid in sids:
             entry = self._entries[sid]
+            if entry.state != WAITING:
+                self._count_failed(entry, -1)
             if not entry.claimed:
                 entry.claimed = True
                 late_ms = max(now_ms - entry.timer.due_ms, 0)
@@ -424,8 +460,10 @@ class Firing:
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:
-        """Evict the waiting timers of shards without a session; `open` reports when they must be read again."""
-        lanes = [lane for lane in self._lanes.values() if lane.session is None and not lane.incomplete and len(lane.wheel)]
+        """Evict the waiting timers of shards without a session, or that are held back; `open` and `take_reloads` report when they must be
+        read again."""
+        idle = (lane for lane in self._lanes.values() if lane.session is None or self._is_held_back(lane))
+        lanes = [lane for lane in idle if not lane.incomplete and len(lane.wheel)]
         if not lanes:
             return
         self._incomplete = True

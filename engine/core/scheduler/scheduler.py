@@ -313,6 +313,8 @@ class SchedulerCore:
                 self._effects += [Send(session, Due(keys[at : at + size])) for at in range(0, len(keys), size)]
                 self._volatile_ms = min(self._volatile_ms, wheel.next_at())
         self._effects += self._firing.due(now_ms)
+        if self._firing.take_reloads():
+            self._loading.rewind()
 
     # -- Requests. -----------------------------------------------------------------------------------------------------
     def _requested(self, session: str, request: Request, now_ms: int) -> None:

@@ -923,6 +923,35 @@ def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
         assert int(str(rig.core.stats()["loaded"])) <= 20
 
 
+def test_timers_that_a_shard_refuses_do_not_crowd_out_those_of_others() -> None:
+    config = Config(timer_removal_ms=0, timer_memory_max=40, timer_load_max=10, timer_claims_max=5, timer_batch=5, timer_failures_max=1)
+    rig = open_rig(config)
+    full = next(number for number, user in enumerate(USERS) if rig.slots.owner(user) == 0)
+    other = next(number for number, user in enumerate(USERS) if rig.slots.owner(user) == 1)
+    refused = {rig.schedule(full, 100 + n, f"refused{n}") for n in range(100)}
+    waiting = {rig.schedule(other, 300 + n, f"waiting{n}") for n in range(50)}
+    done: set[str] = set()
+
+    def let_pass(rounds: int, *, refuse: bool) -> None:
+        for _ in range(rounds):
+            rig.at(rig.now + 200)
+            rig.store()
+            fired, rig.fired = rig.fired, []
+            for session, found in fired:
+                if refuse and found.sid in refused:
+                    rig.send(session, FireFailed([found.sid]))
+                else:
+                    rig.send(session, FireDone([found.sid]))
+                    done.add(found.sid)
+            rig.store()
+
+    let_pass(100, refuse=True)
+    assert done == waiting
+    let_pass(400, refuse=False)
+    assert done == waiting | refused
+    assert rig.storage.timers == {}
+
+
 def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
     rig = Rig(Config(timer_removal_ms=0, timer_memory_max=20))
     owner = rig.slots.owner(USERS[0])
