@@ -457,7 +457,9 @@ class SchedulerCore:
                 if isinstance(request, Reschedule) and answer.status == OK:
                     self._admit(waiting.partition, answer.timers[0], young, now_ms)
             case CancelAll() if answer.status == OK:
-                for sid in list(self._firing.of(request.key)):
+                for sid in self._firing.of(request.key).difference(
+                    waiting.spared
+                ):  # which storage kept: a shard may have deferred them since
                     known = self._firing.get(sid)
                     if known is None or request.collapse not in ("", known.envelope.collapse):
                         continue

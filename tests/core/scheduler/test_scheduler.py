@@ -447,6 +447,18 @@ def test_a_timer_that_cancelling_all_came_too_late_for_keeps_its_new_time(monkey
     assert rig.sids() == [*sids, sids[2]]
 
 
+def test_a_timer_spared_by_cancelling_all_and_then_deferred_fires_again() -> None:
+    rig, sid = fired_once()
+    rig.send(EDGE, Inspect(rig.ref(), "default", timer_id(USERS[1], "other")))  # storage is busy meanwhile
+    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.store()
+    assert rig.answers[-1].count == 0
+    rig.at(START + 500)
+    rig.store()
+    assert rig.sids() == [sid, sid]
+
+
 def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_it_at_the_new() -> None:
     rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 5000)]))
