@@ -887,6 +887,25 @@ async def test_a_text_that_began_anew_is_read_again_after_a_failure(page: Page, 
     assert failures == []
 
 
+async def test_a_growing_message_that_ended_unseen_is_shown_no_more(page: Page, scripted: ScriptedEngine) -> None:
+    """Its end was handled on another device, or was muted: it never arrives here."""
+    asked: list[str] = []
+
+    async def ended(route: Route) -> None:
+        asked.append(route.request.url)
+        grown = {"id": "g1", "generation": 1, "state": "ended", "size": 4, "offset": 4, "text": "", "list": False, "message": {"id": "g1"}}
+        await route.fulfill(json=grown)
+
+    await page.clock.install()
+    await page.route("**/v1/growing/g1*", ended)
+    await connect(page, scripted)
+    scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 0, "text": "half", "message": {"id": "g1", "type": "t"}})
+    await wait(page, "client.grows.length === 1")
+    assert asked == []
+    await page.clock.fast_forward("01:01")
+    await wait(page, "client.grows.length === 0")
+
+
 async def test_growing_messages_of_an_earlier_user_are_not_shown(page: Page, scripted: ScriptedEngine) -> None:
     asked, changed = asyncio.Event(), asyncio.Event()
 

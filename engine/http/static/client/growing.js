@@ -13,11 +13,12 @@
  * @property {{value?: number, text?: string, step?: string} | null} progress
  * @property {boolean} ended Its message has arrived, or it is gone: it grows no more.
  *
- * @typedef {Growth & {size: number, waiting: any[], asking: boolean}} Known
+ * @typedef {Growth & {size: number, waiting: any[], asking: boolean, look?: ReturnType<typeof setTimeout>}} Known
  */
 
 const WAIT_S = 20;
 const RETRY_MS = 2000;
+const IDLE_MS = 60_000; // without a part: its end may have been handled on another device, or have been muted, and does not arrive here
 const ENDED_MAX = 256; // remembered, so that a late part begins nothing
 
 const encoder = new TextEncoder();
@@ -38,9 +39,14 @@ export class Growing {
     this.#emit = emit;
   }
 
-  /** Those that grow. @returns {Growth[]} */
+  /** Those that grow, as far as their members are known. @returns {Growth[]} */
   get all() {
-    return [...this.#known.values()].map(shown);
+    return [...this.#known.values()].filter(({ message }) => message).map(shown);
+  }
+
+  /** Nothing grows here any more. */
+  endAll() {
+    for (const id of [...this.#known.keys()]) this.#end(id);
   }
 
   /** @param {any} frame */
@@ -74,7 +80,8 @@ export class Growing {
     const known = this.#known.get(id);
     if (this.#ended.has(`${generation} ${id}`) || (known && known.generation > generation)) return null;
     if (known?.generation === generation) return known;
-    const begun = { id, generation, message: null, list: false, text: "", progress: null, ended: false, size: 0, waiting: [], asking: false };
+    clearTimeout(known?.look);
+    /** @type {Known} */ const begun = { id, generation, message: null, list: false, text: "", progress: null, ended: false, size: 0, waiting: [], asking: false };
     this.#known.set(id, begun);
     return begun;
   }
@@ -115,7 +122,7 @@ export class Growing {
       } while (growth.waiting.length);
     } catch (error) {
       if (/** @type {any} */ (error).status === 404) this.#end(id);
-      else setTimeout(() => this.#known.get(id) === growth && this.#catchUp(growth), RETRY_MS);
+      else this.#lookLater(growth, growth.waiting.length || !growth.message ? RETRY_MS : IDLE_MS);
     } finally {
       growth.asking = false;
     }
@@ -124,6 +131,13 @@ export class Growing {
   /** @param {Known} growth */
   #changed(growth) {
     this.#emit(shown(growth));
+    this.#lookLater(growth, IDLE_MS);
+  }
+
+  /** @param {Known} growth @param {number} afterMs */
+  #lookLater(growth, afterMs) {
+    clearTimeout(growth.look);
+    growth.look = setTimeout(() => this.#known.get(growth.id) === growth && this.#catchUp(growth), afterMs);
   }
 
   /** @param {string} id */
@@ -133,7 +147,8 @@ export class Growing {
     this.#known.delete(id);
     this.#ended.add(`${growth.generation} ${id}`);
     if (this.#ended.size > ENDED_MAX) this.#ended.delete(this.#ended.values().next().value ?? "");
-    this.#emit({ ...shown(growth), ended: true });
+    clearTimeout(growth.look);
+    if (growth.message) this.#emit({ ...shown(growth), ended: true });
   }
 }
 

@@ -476,7 +476,7 @@ export class NotifyClient extends EventTarget {
     clearTimeout(this.#timers.renew);
     if (this.options.getToken && leftMs < Infinity) this.#after("renew", leftMs * 0.8, early);
     if (another) {
-      for (const { id } of this.grows) this.#growing.arrived(id); // they grow no more here
+      this.#growing.endAll();
       this.#emit("user", { user: sub });
     }
     if (!other || !(this.#link || this.#candidate)) return;
