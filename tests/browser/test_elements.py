@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.support.axe import violations
-from tests.support.client_page import place, wait
+from tests.support.client_page import PLACE, place, wait
 from tests.support.scripted_engine import ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -89,6 +89,65 @@ async def test_an_inbox_that_the_engine_keeps_is_shown_after_a_reload_and_marked
     scripted.publish("new")
     await expect(items.first).to_contain_text("new")
     await expect(page.locator(".badge")).to_have_text("1")
+
+
+async def test_an_inbox_that_did_not_answer_is_asked_again(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("kept")
+    scripted.pending.clear()
+    asked: list[str] = []
+
+    async def away(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) > 3:
+            await route.continue_()
+        elif len(asked) == 2:
+            await route.abort()
+        else:
+            await route.fulfill(status=503, json={"title": "Service Unavailable", "status": 503})
+
+    await page.route("**/v1/inbox?*", away)
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("kept")
+    assert len(scripted.connects) == 1
+
+
+async def test_the_bell_counts_where_only_polling_gets_through(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    for number in range(3):
+        scripted.publish(f"message {number}")
+    scripted.pending.clear()
+    await place(page, scripted, transports=["poll"])
+    await expect(page.locator(".badge")).to_have_text("3")
+    scripted.publish("new")
+    await expect(page.locator(".badge")).to_have_text("4")
+    await page.evaluate("(place) => eval(place)('en')", PLACE)  # a bell that comes later
+    await expect(page.locator(".badge")).to_have_text("4")
+
+
+async def test_the_inbox_opens_while_a_growing_message_is_unknown(page: Page, scripted: ScriptedEngine) -> None:
+    asked, failures = asyncio.Event(), []
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+        asked.set()
+
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    await page.route("**/v1/growing/g1*", hold)
+    await place(page, scripted)
+    scripted.publish("first")
+    scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 5, "text": "late"})
+    await asked.wait()
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("dialog").get_by_role("heading", name="Notifications")).to_be_visible()
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+    assert await page.evaluate("client.grows") == []
+    about = {"id": "g1", "generation": 1, "state": "growing", "list": False, "message": {"id": "g1", "data": {"title": "Import"}}}
+    await held[0].fulfill(json={**about, "size": 9, "offset": 0, "text": "read late"})
+    await expect(page.locator("notification-inbox .growing")).to_contain_text("read late")
+    assert failures == []
 
 
 async def test_a_message_is_snoozed_until_a_time_that_its_user_chooses(page: Page, scripted: ScriptedEngine) -> None:

@@ -11,6 +11,8 @@
  * @typedef {{message: Message, read: boolean}} Entry
  */
 
+import { Backoff } from "../backoff.js";
+
 const PAGE = 20;
 const ENTRIES_MAX = 500; // of a page that stays open for weeks; where the engine keeps more, `more` has them
 const RELOAD_AFTER_MS = 300; // of counts that something else has changed: several at once are one
@@ -29,6 +31,7 @@ export class InboxModel extends EventTarget {
   #before = Infinity; // begins the next page; 0: there is none; Infinity: there was no first one
   /** @type {{unread: number, revision: number} | null} by the engine; null: it keeps no inbox, or has not answered */ #counts = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #reload;
+  #pause = new Backoff(); // between two requests that were not answered
   #late = false; // the last page was older than what is known
   #shown = false; // the messages, not only how many are unread
 
@@ -44,6 +47,7 @@ export class InboxModel extends EventTarget {
     on("welcome", () => this.#welcomed());
     on("user", () => this.#begin());
     if (client.counts) this.#counted(client.counts);
+    else if (client.state === "open") this.#welcomed();
   }
 
   /** The messages are to be shown: until then they are not asked for, a bell needs only their number. */
@@ -138,7 +142,17 @@ export class InboxModel extends EventTarget {
 
   #welcomed() {
     if (this.#counts) this.#counts.revision = -1; // where storage lost data they begin anew
-    if (this.#shown) this.#load();
+    if (this.#asks) this.#load();
+  }
+
+  /** Whether the engine is asked: for the messages, or as polling brings no counts. */
+  get #asks() {
+    return this.#shown || (Boolean(this.client.options.counts) && !this.#isTold);
+  }
+
+  /** Whether the engine tells each change of the counts. */
+  get #isTold() {
+    return Boolean(this.client.options.counts) && this.client.transport !== "poll";
   }
 
   async #load() {
@@ -154,8 +168,12 @@ export class InboxModel extends EventTarget {
       for (const { message } of known) if (message.seq >= oldest && !there.has(message.id)) entries.delete(message.id); // archived, or gone
       const goesOn = known.some(({ message }) => there.has(message.id)); // what it was before follows without a hole
       this.#take(page, goesOn ? Math.min(before, this.#before) : before);
-    } catch {
-      // No inbox there, or no answer: what arrives is shown, and the next welcome asks again.
+      this.#pause.step = 0;
+    } catch (error) {
+      // Until there is an answer, or where there is no inbox, what arrives is shown. The next welcome asks again, too.
+      const { status = 0, retryAfterMs = 0 } = /** @type {import("../requests.js").Refused} */ (error);
+      const isFinal = status >= 400 && status < 500 && status !== 429;
+      if (entries === this.#entries && this.client.state === "open" && !isFinal) this.#reloadSoon(Math.max(retryAfterMs, this.#pause.next()));
     }
   }
 
@@ -181,8 +199,7 @@ export class InboxModel extends EventTarget {
     const replaced = this.#entries.get(message.replaces ?? "");
     if (replaced && (!replaced.read || message.answer)) this.#entries.delete(replaced.message.id);
     if (!known) this.dispatchEvent(new CustomEvent("arrived", { detail: message }));
-    const told = this.client.options.counts && this.client.transport !== "poll";
-    if (this.#counts && !told && this.#shown) this.#reloadSoon();
+    if (this.#counts && !this.#isTold && this.#asks) this.#reloadSoon();
     this.#changed();
   }
 
@@ -202,9 +219,9 @@ export class InboxModel extends EventTarget {
     this.#changed();
   }
 
-  #reloadSoon() {
+  #reloadSoon(afterMs = RELOAD_AFTER_MS) {
     clearTimeout(this.#reload);
-    this.#reload = setTimeout(() => this.#load(), RELOAD_AFTER_MS);
+    this.#reload = setTimeout(() => this.#load(), afterMs);
   }
 
   /** @param {string} id */
