@@ -183,6 +183,19 @@ class Journal:
                 return
             start = b"(" + chunk[-1][0]
 
+    async def remember(self, fired: FiredTimers) -> None:
+        """Remember the effects of fired timers for longer for which `fired` says so. Raises as `look_up`."""
+        awaited = fired.take_awaited()
+        if not awaited:
+            return
+        sids = [one.sid for one in awaited]
+        try:
+            await self._ids.extend([one.pair for one in awaited], [one.value for one in awaited], [one.second for one in awaited])
+        except StorageUnavailable:
+            fired.failed(sids)
+            raise
+        fired.done(sids)
+
     async def look_up(self, fired: FiredTimers) -> None:
         """Look up which of the doubted timers, and of the messages that they wait for, have taken effect before, for `fired`.
 

@@ -6,9 +6,16 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.commit.first_result import packed_result
+from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of
+from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.output import ShardOutput
+from engine.core.wire.records import Timer
 from engine.errors import Fenced
-from engine.store.keys import journal_key
+from engine.store.accepted_ids import id_hash
+from engine.store.keys import IDS_PREFIX, journal_key
 from tests.support.journal_writer import USER, Writer
 
 SLOT = slot_of(USER)
@@ -42,6 +49,20 @@ async def test_a_known_id_keeps_the_whole_group_out(writer: Writer) -> None:
     assert known == {1: packed_result(b"digest..", 1, "")}
     assert await writer.stored() == ["a"]
     assert await writer.write("b") == {}
+
+
+async def test_the_effect_of_a_timer_with_late_steps_is_remembered_longer(writer: Writer, redis_client: Redis) -> None:
+    fired = FiredTimers(1, ShardOutput(), remembered_ms=60_000)
+    terms, now_s = PolicyTerms("alert", Category(steps_ms=600_000)), int((await redis_client.time())[0])
+    envelope = Envelope("m", b"digest..", 1, True, b'"x":1', policy_terms=terms)
+    assert fired.take(Timer("3-m", USER, now_s * 1000, 0, 60_000, envelope))
+    effect = timer_effect_id("3-m")
+    await writer.write(effect)
+    assert fired.numbered("3-m", 1)
+    await writer.journal.remember(fired)
+    assert not fired.keys(), "it is answered"
+    stored = await redis_client.hget(f"{IDS_PREFIX}0", id_hash(USER, effect))
+    assert int.from_bytes(stored[:4]) == now_s + 600
 
 
 async def test_a_newer_incarnation_fences_the_older(writer: Writer, redis_client: Redis) -> None:

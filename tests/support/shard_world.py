@@ -74,6 +74,7 @@ class World:
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
         self.ids: dict[tuple[str, str], bytes] = {}
+        self.remembered: dict[tuple[str, str], int] = {}  # from when on, in seconds, where that is later
         self.looks: dict[str, int] = {}  # when the sweep looks at a page
         self.floors: dict[int, int] = {}  # by slot: the highest number of a page that was deleted
         self.windows: dict[str, int] = {}  # mailboxes whose page has open windows
@@ -207,7 +208,7 @@ class World:
 
     def settle(self) -> list[Any]:
         """Serve everything the core wants until it wants nothing; returns what it said to the edge."""
-        while self.follow() or self.fetch() or self.commit():
+        while self.follow() or self.fetch() or self.commit() or self.core.fired_timers.awaited:
             pass
         return self.said()
 
@@ -261,6 +262,9 @@ class World:
         for read in reads:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
+        awaited = core.fired_timers.take_awaited()
+        self.remembered |= {one.pair: one.second for one in awaited if self.ids.get(one.pair) == one.value}
+        core.fired_timers.done(one.sid for one in awaited)
         if doubts := core.fired_timers.take_doubted():
             pairs = [pair for doubt in doubts for pair in doubt.effects if pair in self.ids]
             core.fired_timers.looked_up(doubts, {pair: unpacked_result(self.ids[pair])[1] for pair in pairs})
@@ -276,7 +280,7 @@ class World:
             streams = [self.streams.get(page.range.key, {}) for page in pages]
             core.inbox_requests.read_done(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
         self.log_sessions()
-        return bool(keys or doubted or reads or letters or doubts or acting or pages)
+        return bool(keys or doubted or reads or letters or awaited or doubts or acting or pages)
 
     def log_sessions(self) -> None:
         events = self.core.output.take_session_events(1000)

@@ -71,7 +71,8 @@ class StorageReads:
     def wake(self) -> None:
         """Begin when the core has requests."""
         core = self._core
-        if core.page_wait.pages_wanted or core.page_wait.doubted or core.mailbox_store.reads_wanted or core.fired_timers.doubted:
+        fired = core.fired_timers
+        if core.page_wait.pages_wanted or core.page_wait.doubted or core.mailbox_store.reads_wanted or fired.doubted or fired.awaited:
             self._wanted.set()
         if core.inbox_requests.reads_wanted:
             self._inbox_wanted.set()
@@ -118,6 +119,7 @@ class StorageReads:
                 else:
                     core.read_done(read, entries, self._now_ms())
             self._flush()
+        await self._journal.remember(core.fired_timers)
         await self._journal.look_up(core.fired_timers)
         await self._recovery.quarantine_damaged()
 

@@ -47,6 +47,7 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
         total_ms: rolling window of that, ms.
         user_may: the choices that the user has, each a bit; one that is not among them has no effect (`engine.core.policy.preferences`).
         default: the choice of a user who has made none.
+        steps_ms: how long after a message the last of its steps is due, ms; 0: it has none, or they are due at once.
     """
 
     cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
@@ -59,6 +60,7 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     total_ms: Span = DAY_MS
     user_may: Annotated[int, Meta(ge=0, le=ANY_CHOICE)] = ANY_CHOICE
     default: PreferenceChoice = ON
+    steps_ms: Span = 0
 
     @property
     def counts(self) -> bool:

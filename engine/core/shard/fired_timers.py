@@ -1,6 +1,7 @@
 """Durable timers at a shard, from the delivery by a scheduler until the answer to it.
 
     taken --its effect is in the journal, or was before--> FireDone
+          --likewise, and late steps will ask for it-------> awaited --storage remembers it for longer--> FireDone
           --its conditions hold, and it has an action-----> acting --storage has the action, or had---> FireDone
           --it cannot take effect now--------------------> FireFailed
           --its conditions, or the policy: not yet --------> doubted --storage has no effect of it--> FireAgain, with its new time
@@ -33,10 +34,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.core.commit.first_result import packed_result
 from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
 from engine.core.inbox.inbox import ARCHIVED, READ, SEEN
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model import step as steps
+from engine.core.model.category import DAY_MS
 from engine.core.model.constants import AT_MAX_MS, HIGH
 from engine.core.model.message import timer_effect_id
 from engine.core.model.step import StepTerms
@@ -68,20 +71,38 @@ class Doubt(Struct, frozen=True):
         return [(key, timer_effect_id(sid)) for sid in sids]
 
 
+class Awaited(Struct, frozen=True):
+    """A timer whose message was numbered, for whose number late steps will ask.
+
+    Args:
+        pair: mailbox key and id of its effect.
+        value: what storage has under it, packed.
+        second: from which on it is to be remembered as long as if it had taken effect then, since the epoch.
+    """
+
+    sid: str
+    pair: tuple[str, str]
+    value: bytes
+    second: int
+
+
 class FiredTimers:
     """The fired timers of one shard; see the module's text.
 
     Args:
+        remembered_ms: how long storage remembers an effect.
         postponed_max: limit of stored timers that are to come again; the oldest is evicted.
         output: receives the answers to schedulers.
         zone_of: the zone of a name.
     """
 
-    def __init__(self, postponed_max: int, output: ShardOutput, zone_of: ZoneOf = utc) -> None:
+    def __init__(self, postponed_max: int, output: ShardOutput, zone_of: ZoneOf = utc, remembered_ms: int = DAY_MS) -> None:
+        self._remembered_ms = remembered_ms
         self._postponed_max = postponed_max
         self._zone_of = zone_of
         self._output = output
         self.doubted: Final[list[Doubt]] = []  # to be looked up
+        self.awaited: Final[list[Awaited]] = []  # to be remembered for longer
         self.acting: Final[list[Timer]] = []  # whose actions are to be appended to the streams of their targets
         self._taken: dict[str, Timer] = {}
         self._numbers: dict[str, int] = {}  # scheduled id of a step -> the number of its message, if it was looked up
@@ -150,6 +171,25 @@ class FiredTimers:
         acting = self.acting.copy()
         self.acting.clear()
         return acting
+
+    def numbered(self, sid: str, seq: int) -> bool:
+        """Whether late steps will ask for the number of a taken timer's message, which is added to `awaited` then.
+
+        A step that is due soon finds it without that: an effect is remembered for a day.
+        """
+        timer = self._taken.get(sid)
+        terms = None if timer is None else timer.envelope.policy_terms
+        if timer is None or terms is None or seq <= 0 or terms.limits.steps_ms < self._remembered_ms // 2:
+            return False
+        second = -(-(timer.due_ms + terms.limits.steps_ms) // 1000)
+        self.awaited.append(Awaited(sid, (timer.key, timer_effect_id(sid)), packed_result(timer.envelope.digest, seq, ""), second))
+        return True
+
+    def take_awaited(self) -> list[Awaited]:
+        """Remove and return those that storage is to remember for longer; answer with `done` or `failed`."""
+        awaited = self.awaited.copy()
+        self.awaited.clear()
+        return awaited
 
     def done(self, sids: Iterable[str]) -> None:
         """Answer `FireDone` for these: they took effect, or never will."""

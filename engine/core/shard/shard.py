@@ -115,7 +115,7 @@ class ShardCore:
         self.inbox_requests = InboxRequests(config, store, output, data_epoch)
         self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
         self.user_requests = UserRequests(config, store, self.connections, step, output, zone_of, self.inbox_requests)
-        self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, zone_of)
+        self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, zone_of, config.idempotency_caller_s * 1000)
         self.admission = Admission(config, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
         self.slot_release = SlotRelease(
@@ -146,6 +146,7 @@ class ShardCore:
             self.broadcast_audience.announcements,
             self.fired_timers.doubted,
             self.fired_timers.acting,
+            self.fired_timers.awaited,
             self.inbox_requests.reads_wanted,
             self.user_requests.erasing,
             output.session_events,
@@ -497,7 +498,7 @@ class ShardCore:
             if pending.timer:
                 if answer.status == DEFERRED:
                     again.append((pending.timer, answer.until_ms))
-                else:
+                elif not self.fired_timers.numbered(pending.timer, answer.seq):
                     (failed if answer.status == UNAVAILABLE else fired).append(pending.timer)
                 continue
             if answer.status == DUPLICATE:

@@ -18,6 +18,7 @@ from engine.core.journal import rebuild
 from engine.core.journal.journal_records import Noticed
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import Action
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
@@ -410,6 +411,31 @@ def test_a_step_finds_a_delayed_message_that_the_mailbox_does_not_remember(acked
     assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms + 100)]))], "at once"
     world.now_ms += 100
     assert decided(world, waiting) == becomes
+
+
+@pytest.mark.parametrize("restarted", ["", "journal"])
+def test_the_number_of_a_delayed_message_is_remembered_for_its_last_step(restarted: str) -> None:
+    world = World()
+    effect = "t:u", timer_effect_id("3-m")
+    terms = PolicyTerms("alert", Category(steps_ms=72 * HOUR_MS))
+    message = Timer(
+        "3-m", "t:u", world.now_ms, 0, 600_000, Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"', policy_terms=terms)
+    )
+    world.core.fire([message], world.now_ms)
+    if restarted:
+        world.core.pages_loaded(dict.fromkeys(world.core.page_wait.take_pages_wanted()), world.now_ms)
+        world.commit()
+        assert world.core.output.to_schedulers == [], "it may be forgotten"
+        world.crash()
+        world.core.fire([message], world.now_ms)
+    world.settle()
+    assert world.remembered == {effect: -(-message.due_ms // 1000) + 72 * 3600}
+    assert world.core.output.to_schedulers == [(3, FireDone(["3-m"]))]
+    soon = replace(
+        message, sid="3-n", envelope=replace(message.envelope, id="n", policy_terms=PolicyTerms("alert", Category(steps_ms=HOUR_MS)))
+    )
+    world.fire([soon])
+    assert world.remembered.keys() == {effect}, "storage remembers each for a day"
 
 
 def test_a_step_waits_for_quiet_hours_after_finding_its_message() -> None:

@@ -202,15 +202,16 @@ def parse_rules(text: str, source: str) -> Rules:
     activity_asked = any(rule.fire.unless_active or rule.fire.inactive_ms or rule.delay.active_within_ms for rule in rules)
     titles = {name: text.title for name, text in file.category.items() if text.title}
     linked = frozenset(name for name, text in file.category.items() if text.unsubscribe)
+    steps = {name: _steps_of_category(name, text.steps, source) for name, text in file.category.items() if text.steps}
     return Rules(
         rules=tuple(rules),
         users_ignore_case=file.defaults.users_ignore_case,
-        categories=categories,
+        categories=_with_steps(categories, steps, rules),
         events_asked=events_asked,
         activity_asked=activity_asked,
         titles=titles,
         linked=linked,
-        steps={name: _steps_of_category(name, text.steps, source) for name, text in file.category.items() if text.steps},
+        steps=steps,
         default_categories=file.default_category,
         kept=_kept(file.inbox, source),
     )
@@ -300,6 +301,14 @@ def _kept(written: dict[str, str], source: str) -> dict[str, int]:
 
 def _inbox_ms(written: str) -> int:
     return -1 if not written else 0 if written == "none" else duration_at("inbox", written)
+
+
+def _with_steps(categories: dict[str, Category], steps: dict[str, tuple[ChannelStep, ...]], rules: list[Rule]) -> dict[str, Category]:
+    """The categories, which know how late the last step of a message is."""
+    last_ms = {name: max(step.after_ms for step in of_category) for name, of_category in steps.items()}
+    for rule in rules:
+        last_ms[rule.category] = max([last_ms.get(rule.category, 0), *(step.after_ms for step in rule.steps)])
+    return {name: msgspec.structs.replace(category, steps_ms=last_ms.get(name, 0)) for name, category in categories.items()}
 
 
 def _limited(field: str, span_ms: int, lowest_ms: int) -> int:

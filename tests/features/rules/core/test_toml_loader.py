@@ -292,6 +292,16 @@ user_may = ["on"]
     assert rules.titles == {"billing": "Invoices"}
 
 
+def test_a_category_knows_how_late_its_last_step_is() -> None:
+    text = '[category.alert]\nsteps = [{ channel = "email", after = "3d" }, { channel = "email", after = "10m" }]\n[category.plain]\n'
+    rule = '[[rule]]\nname = "r"\nevent = "e"\ntype = "t"\nrecipients = ["user"]\ncategory = "{}"\n'
+    rule += 'steps = [{ channel = "email", after = "5d" }]\n'
+    day_ms = 86_400_000
+    for category, late_ms in (("alert", (5 * day_ms, 0)), ("plain", (3 * day_ms, 5 * day_ms))):
+        found = parse_rules(text + rule.replace("{}", category), "r").categories
+        assert (found["alert"].steps_ms, found["plain"].steps_ms) == late_ms
+
+
 def test_a_category_lists_its_steps() -> None:
     text = '[category.alert]\nsteps = [{ channel = "email" }, { channel = "email", after = "10m", unless = "read", mandatory = true }]'
     assert parse_rules(text, "r").steps == {"alert": (ChannelStep("email"), ChannelStep("email", 600_000, READ, True))}
