@@ -13,8 +13,9 @@ from redis.backoff import NoBackoff
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import SLOTS, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
+from engine.store.journal import Journal
 from engine.store.keys import SLOTS_KEY
-from engine.store.slot_map import claim_slot_map, encode_slot_map, read_slot_map, require_slot_map, swap_slot_map
+from engine.store.slot_map import claim_slot_map, encode_slot_map, hand_over_slots, read_slot_map, require_slot_map, swap_slot_map
 
 
 async def test_the_first_use_spreads_all_slots_evenly(redis_client: Redis) -> None:
@@ -78,3 +79,14 @@ async def test_whoever_changes_the_owners_keeps_the_formats(redis_client: Redis)
     await store(redis_client, before)
     assert await swap_slot_map(redis_client, before.with_owner([0], 1))
     assert (await require_slot_map(redis_client)).formats == FORMATS - 1
+
+
+async def test_a_hand_over_whose_answer_was_lost_is_answered_after_the_adoption(redis_client: Redis) -> None:
+    before = await claim_slot_map(redis_client, 2, 1)
+    source, target = (Journal(redis_client, shard, 60_000) for shard in range(2))
+    slot = before.slots_of(0)[0]
+    after = before.with_owner([slot], 1)
+    epochs = {slot: await source.take_over([slot])}
+    assert await hand_over_slots(redis_client, epochs, after, 1)
+    await target.take_over([slot])
+    assert await hand_over_slots(redis_client, epochs, after, 1)
