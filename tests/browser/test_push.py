@@ -20,7 +20,7 @@ from engine.core.model.constants import NORMAL
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.push_channel import PushChannel, public_key_of
 from tests.support.chromium_browser import launched
-from tests.support.client_page import events, start, wait
+from tests.support.client_page import START, events, start, wait
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.push_service import Browser, PushService, push_service
 from tests.support.scripted_engine import ScriptedEngine, token
@@ -158,6 +158,33 @@ async def test_a_message_that_is_dealt_with_is_shown_no_longer(world: World) -> 
     await world.shown("d")
     await page.evaluate("client.mark('read', { all: true })")
     await world.shown()
+
+
+@pytest.mark.parametrize("where", ["this client", "another client"])
+async def test_what_is_disabled_stays_so_while_a_connection_renews_it(world: World, where: str) -> None:
+    page, held = world.page, []
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "PUT":
+            held.append(route)
+        else:
+            await route.fallback()
+
+    await start(page, world.scripted)
+    await page.evaluate("client.enablePush()")
+    await page.route("**/v1/channels/push", hold)
+    await page.evaluate("client.reconnect()")
+    await world.scripted.until(lambda: bool(held))
+    if where == "another client":
+        await page.evaluate("(options) => { window.first = client; return (" + START + ")(options); }", {"token": token()})
+    await page.evaluate("() => { window.disabled = client.disablePush(); }")
+    await page.wait_for_function("async () => !localStorage.length || (await navigator.locks.query()).pending.length > 0")
+    await page.unroute("**/v1/channels/push", hold)
+    for put in held:
+        await put.fallback()
+    await page.evaluate("disabled")
+    await world.scripted.until(lambda: world.edge.addresses.kept["default:u1"].push == ())
+    assert await page.evaluate("client.pushState()") == "off"
 
 
 async def test_a_push_that_was_read_on_another_device_is_withdrawn(world: World) -> None:

@@ -54,23 +54,35 @@ export class Push {
   async enable(user, worker = new URL("client/push_worker.js", this.url).href) {
     if (!Push.available) throw new Refused(0, "this browser has no Web Push, or not in this context");
     if ((await Notification.requestPermission()) !== "granted") throw new Refused(0, "the user has not permitted notifications");
-    if (this.kept && this.kept.user !== user) await this.#end(this.kept); // its subscription is another user's
-    await this.#subscribe(user, worker);
+    await this.#alone(async () => {
+      if (this.kept && this.kept.user !== user) await this.#end(this.kept); // its subscription is another user's
+      await this.#subscribe(user, worker);
+    });
   }
 
-  async disable() {
-    const kept = this.kept;
-    if (!kept) return;
-    await this.ask("DELETE", `${PATH}/${kept.id}`);
-    await this.#end(kept);
+  disable() {
+    return this.#alone(async () => {
+      const kept = this.kept;
+      if (!kept) return;
+      await this.ask("DELETE", `${PATH}/${kept.id}`);
+      await this.#end(kept);
+    });
   }
 
   /** Mend what differs from the record; for a page that has connected. @param {string} user */
   async renew(user) {
-    const kept = this.kept;
-    if (!kept || !Push.available) return;
-    if (kept.user !== user || Notification.permission !== "granted") await this.#end(kept);
-    else await this.#subscribe(user, kept.worker, kept);
+    if (!Push.available) return;
+    await this.#alone(async () => {
+      const kept = this.kept;
+      if (!kept) return;
+      if (kept.user !== user || Notification.permission !== "granted") await this.#end(kept);
+      else await this.#subscribe(user, kept.worker, kept);
+    });
+  }
+
+  /** One change of the subscription at a time, in all tabs: one that is being renewed is disabled after that. @param {() => Promise<void>} act */
+  async #alone(act) {
+    await (navigator.locks ? navigator.locks.request(this.#place, act) : act());
   }
 
   /** Close what is shown of these messages; of all without `ids`. @param {string[]} [ids] */
