@@ -8,7 +8,8 @@
 
 A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. One that
 was cancelled is armed again under an id that follows from its own, and after some times under a new one. A zone that the application
-changes holds from the next time on: the timer of the old time finds that it is none, and arms the next.
+changes holds from the next time on: the timer of the old time finds that it is none, and arms the next. A timer has the time of the last
+digest (`ts`), which is handed on to one of another time: what came between the two is in the next digest.
 
 | what dies | effect |
 |---|---|
@@ -71,7 +72,14 @@ class _Claims(Struct, tag_field="use", tag="no-digest"):
     exp: int
 
 
+class _Since(Struct):
+    """The message of a timer."""
+
+    ts: int = 0
+
+
 _claims: Final = msgspec.json.Decoder(_Claims)
+_message: Final = msgspec.json.Decoder(_Since)
 
 
 class MailDigests:
@@ -101,19 +109,21 @@ class MailDigests:
         self._digest = digest
         self._email = email
 
-    async def arm(self, key: str, profile: Profile, told_ms: int = 0) -> None:
+    async def arm(self, key: str, profile: Profile, told_ms: int = 0, since_ms: int = 0) -> None:
         """Arm the timer of the user's next digest; durable on return. Raises Overloaded, Unavailable.
 
         Args:
-            told_ms: the time of the digest before it, which this edge's clock may not have reached.
+            told_ms: the time before it, which this edge's clock may not have reached.
+            since_ms: when the last digest was; 0: as a timer that waits says, if there is one.
         """
         if profile.mail_digest is None:
             return
-        now_ms = self._wall_ms()
-        due_ms = next_due(profile.mail_digest, zone_here(profile.zone), max(now_ms, told_ms))
+        now_ms, zone = self._wall_ms(), zone_here(profile.zone)
+        due_ms = next_due(profile.mail_digest, zone, max(now_ms, told_ms))
+        since_ms = since_ms or await self._since(key) or last_due(profile.mail_digest, zone, due_ms)
         id = f"{_ID}{due_ms}"
         name = f"{key}\n{id}"
-        envelope = Envelope(id, b"", LOW, True, b'"id":"%b","type":"digest"' % id.encode())
+        envelope = Envelope(id, b"", LOW, True, b'"id":"%b","ts":%d,"type":"digest"' % (id.encode(), since_ms))
         action = action_of(f"channel://{CHANNEL}", key, id)
         for _ in range(_ARMED_MAX):
             name = blake2b(name.encode(), digest_size=16).hexdigest()
@@ -123,6 +133,12 @@ class MailDigests:
         # Cancelled as often: under a new id, or the chain would end. Two of one time are one digest by its `Message-ID`.
         timer = msgspec.structs.replace(timer, sid=timer_id(key, self._shard_client.new_timer_name()))
         await self._shard_client.schedule_all([timer], STEPS)
+
+    async def _since(self, key: str) -> int:
+        """When the user's last digest was, by the timers that wait for the next; 0 without one. Raises Overloaded, Unavailable."""
+        channel = f"channel://{CHANNEL}"
+        waiting = [timer async for timer in self._shard_client.every_timer(key) if timer.action and timer.action.target == channel]
+        return max((_ts_of(b"{%b}" % timer.envelope.body) for timer in waiting), default=0)
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""
@@ -139,11 +155,13 @@ class MailDigests:
                 due_ms = int(action.id.removeprefix(_ID))
             else:  # of a redriven one, whose message has another id, it is the last time before
                 due_ms = last_due(profile.mail_digest, zone, action.due_ms + 1)
-            await self.arm(key, profile, due_ms)
+            since_ms = _ts_of(action.body) or last_due(profile.mail_digest, zone, due_ms)
+            is_due = next_due(profile.mail_digest, zone, due_ms - 1) == due_ms
+            await self.arm(key, profile, due_ms, due_ms if is_due else since_ms)
             email = (await self._addresses.read(key)).email
-            if not email or next_due(profile.mail_digest, zone, due_ms - 1) != due_ms:
+            if not email or not is_due:
                 return
-            found = await self._digest(key, last_due(profile.mail_digest, zone, due_ms))
+            found = await self._digest(key, since_ms)
             if found["lines"]:
                 link = await self._link(action)
                 await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email, key)
@@ -183,3 +201,8 @@ class MailDigests:
     async def _read(self, token: str) -> _Claims | None:
         """What a link is for, None when it is not valid. Raises StorageUnavailable."""
         return read_link_token(token, await self._link_key(), self._wall_ms() / 1000, _claims) if token.count(".") == 2 else None
+
+
+def _ts_of(message: bytes) -> int:
+    """When the digest before was, of the message of a timer; 0: it does not say."""
+    return _message.decode(message).ts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import httpx
@@ -175,6 +175,31 @@ async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(
     world.scheduler.timers.clear()
     await fall_due(world, new)
     assert armed(world) == mails.mails == []
+
+
+def clock(world: EdgeWorld, hours_ago: int) -> str:
+    """The local time so long ago, in UTC."""
+    return f"{datetime.fromtimestamp(world.gateway.wall_ms() / 1000 - hours_ago * 3600, UTC):%H:%M}"
+
+
+@pytest.mark.parametrize("by_application", [False, True])
+async def test_a_digest_at_another_time_has_all_since_the_last_one(world: EdgeWorld, mails: MailServer, by_application: bool) -> None:
+    await choose(world, mail_digest={"at": clock(world, 5)}, zone="UTC")
+    (first,) = armed(world)
+    await world.publish(retain=True, ts=world.gateway.wall_ms() - 3 * 3_600_000)
+    if by_application:
+        await world.once("app", scopes="publish").put("/v1/users/u1/profile", json={"zone": "Etc/GMT+4"})
+        await fall_due(world, first)
+        assert mails.mails == [], "it is no time any more"
+    else:
+        await choose(world, mail_digest={"at": clock(world, 1)})
+    changed = next(timer for timer in armed(world) if timer.due_ms > first.due_ms)
+    await fall_due(world, changed)
+    assert len(mails.to(ANN)) == 1
+    following = armed(world)[-1]
+    assert following.due_ms - changed.due_ms == 86_400_000
+    await fall_due(world, following)
+    assert len(mails.to(ANN)) == 1, "it was told"
 
 
 async def test_an_edge_without_the_data_of_a_zone_arms_the_next(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
