@@ -26,9 +26,14 @@ export function NotificationProvider({ url, getToken, options, children }) {
       url: address,
       ...(latest.current.getToken && { getToken: () => /** @type {() => string | Promise<string>} */ (latest.current.getToken)() }),
     });
+    made.close(); // until the components listen, whose effects are before the next one: what nobody hears would be acknowledged too
     setClient(made);
     return () => made.close();
   }, [address]);
+  useEffect(() => {
+    client?.open();
+    return () => client?.close();
+  }, [client]);
   return createElement(Notifications, { value: client }, children);
 }
 

@@ -76,22 +76,62 @@ function Probe() {
 
 createRoot(document.body).render(<NotificationProvider getToken={async () => tokens.shift()}><Probe /></NotificationProvider>);
 """
+LISTENER = """
+import { createRoot } from "react-dom/client";
+import { NotificationProvider, useNotifications } from "ray-notification-client/react";
+
+class Socket {
+  static OPEN = 1;
+  readyState = 1;
+  constructor() {
+    const about = { connection: "c1", user: "demo", epoch: "7", seq: 1, resumed: "new", from: 1 };
+    const message = { seq: 1, id: "m1", event_id: "7-1", type: "post.liked", priority: "normal", ts: 1, attempt: 1, data: {} };
+    const frames = [{ type: "welcome", ...about }, { type: "messages", messages: [message] }];
+    queueMicrotask(() => frames.forEach((frame) => this.onmessage({ data: JSON.stringify(frame) })));
+  }
+  send(frame) { window.sent.push(JSON.parse(frame)); }
+  close() {}
+}
+window.WebSocket = Socket;
+window.sent = [];
+window.shown = [];
+
+function Listener() {
+  const { state } = useNotifications(({ id }) => window.shown.push(id));
+  return <output>{state}</output>;
+}
+
+const options = { token: tokens[0], storage: sessionStorage, share: false };
+createRoot(document.body).render(<NotificationProvider options={options}><Listener /></NotificationProvider>);
+"""
 SUBSCRIBED = """() => {
   Object.defineProperty(Notification, "permission", { get: () => "granted" });
   localStorage.setItem(`notify-push:${location.host}/`, JSON.stringify({ user: `notify:${location.host}:default:demo`, worker: "/w.js" }));
 }"""
 
 
-@pytest.fixture(scope="module")
-def probe(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundled(script: Path, source: str) -> Path:
     """A page of the hooks alone, as a script."""
-    script = tmp_path_factory.mktemp("probe") / "probe.js"
     esbuild = [EXAMPLE / "node_modules" / ".bin" / "esbuild", "--bundle", "--preserve-symlinks", "--format=iife", "--jsx=automatic"]
     done = subprocess.run(
-        [*esbuild, "--loader=jsx", f"--outfile={script}"], cwd=EXAMPLE, input=PROBE, capture_output=True, text=True, check=False
+        [*esbuild, "--loader=jsx", f"--outfile={script}"], cwd=EXAMPLE, input=source, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return script
+
+
+@pytest.fixture(scope="module")
+def probe(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundled(tmp_path_factory.mktemp("probe") / "probe.js", PROBE)
+
+
+async def test_a_hook_gets_a_message_that_arrives_at_once(page: Page, scripted: ScriptedEngine, built: Path, tmp_path: Path) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("(tokens) => { window.tokens = tokens; }", [token()])
+    await page.add_script_tag(path=bundled(tmp_path / "listener.js", LISTENER))
+    await expect(page.locator("output")).to_have_text("open")
+    await page.wait_for_function("sent.some(({ type }) => type === 'ack')")
+    assert await page.evaluate("shown") == ["m1"]
 
 
 async def test_the_choice_that_was_made_last_is_shown_last(page: Page, scripted: ScriptedEngine, probe: Path) -> None:
