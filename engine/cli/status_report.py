@@ -45,6 +45,9 @@ def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
 
 def print_status(found: dict[str, Any], console: Console) -> None:
     """The status for people."""
+    if "totals" not in found:
+        _print_tenant(found, console)
+        return
     totals = found["totals"]
     console.print(parts_table(found))
     console.print(
@@ -65,6 +68,16 @@ def print_status(found: dict[str, Any], console: Console) -> None:
             console.print(f"{escape(part)}: {escape(printable(text))}", soft_wrap=True, highlight=False)
     for part, fault in _faults(found, lines):
         console.print(f"[yellow]{escape(part)}:[/] {escape(printable(fault))}", soft_wrap=True, highlight=False)
+
+
+def _print_tenant(found: dict[str, Any], console: Console) -> None:
+    """What the token of an admin gets."""
+    connections = f"{found['connections']} connection{'' if found['connections'] == 1 else 's'}"
+    stored = f"{found['users']} users, {found['stored_bytes'] / 1e6:.1f} MB stored, {found['topics']} topics"
+    console.print(
+        f"tenant {escape(found['tenant'])}: {connections}, {stored}, {found['signal_names']} signal names", soft_wrap=True, highlight=False
+    )
+    console.print("figures of the engine need a token with the scope operator", soft_wrap=True, highlight=False)
 
 
 def _lines_of_features(found: dict[str, Any]) -> Iterator[StatusLine]:

@@ -21,6 +21,14 @@ from engine.config import Config
 from engine.errors import EngineError
 
 
+def test_the_token_of_an_admin_shows_the_figures_of_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"connections": 1, "users": 20, "stored_bytes": 3_400_000, "topics": 5, "signal_names": 6, "quotas": {}}
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: {"tenant": "acme", **figures})
+    ended = CliRunner().invoke(app, ["status"])
+    told = "tenant acme: 1 connection, 20 users, 3.4 MB stored, 5 topics, 6 signal names\n"
+    assert (ended.exit_code, ended.stdout) == (0, f"{told}figures of the engine need a token with the scope operator\n")
+
+
 @pytest.mark.parametrize("quarantined", [0, 3])
 def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be_read(
     monkeypatch: pytest.MonkeyPatch, quarantined: int
