@@ -1,13 +1,17 @@
-"""What connections share that look for their master themselves: behind Sentinel, and in a Redis Cluster."""
+"""What connections share that look for their master themselves: behind Sentinel, in a Redis Cluster, and by a name that moves."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from redis.exceptions import ConnectionError
+from redis.asyncio import Connection
+from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
+
+_READ_ONLY: Final = " -READONLY "
+"""In the error of a script, whose own error Redis 6.2 only quotes."""
 
 
 def host_and_port(text: str, port: int, of: str) -> tuple[str, int]:
@@ -30,6 +34,20 @@ async def greet_master(connection: Any) -> None:
     (role, *_) = await connection.read_response()
     if role != b"master":
         raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
+
+
+class ToMaster(Connection):
+    """Mixin for connection classes: a connection to a server that was demoted is closed at its first write, so that the next one is made to
+    whoever is the master then."""
+
+    async def read_response(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*arguments, **options)
+        except ResponseError as error:
+            if not isinstance(error, ReadOnlyError) and _READ_ONLY not in str(error):
+                raise
+            await self.disconnect()
+            raise ConnectionError(f"{self.host}:{self.port} is no longer the master: {error}") from error
 
 
 class MasterSearch:

@@ -31,6 +31,7 @@ from engine.store.connection_pool import CancellableConnection, ConnectionPool
 from engine.store.durability import REASONS, VerifiedConnection, WeakDurability, read_durability
 from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.lua import Script
+from engine.store.masters import ToMaster
 from engine.store.sentinel import SCHEMES, SentinelPool
 from engine.store.tls_context import SharedContext
 
@@ -82,8 +83,10 @@ def connect(config: Config) -> redis.Redis:
             pool = ClusterPool(url, _NODE_TIMEOUT_S, **options)
         else:
             pool = ConnectionPool.from_url(url, **options)
-            if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):  # which redis-py takes for 0
-                raise ValueError("behind the last / stands the number of a database")
+            if scheme != "unix":
+                if not _DATABASE.fullmatch(urlsplit(url).path):  # which redis-py takes for 0
+                    raise ValueError("behind the last / stands the number of a database")
+                pool.mixins = (ToMaster,)  # its name may stand for another server after a fail-over
     except ValueError as error:
         if "Port" in str(error):  # it quotes what it took for the port, which is a part of the password when that has such a character
             raise ConfigError(

@@ -20,22 +20,18 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from redis.asyncio import Connection, SSLConnection
+from redis.asyncio import SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
 
 from engine.store.connection_pool import ConnectionPool
-from engine.store.masters import MasterSearch, greet_master, host_and_port
+from engine.store.masters import MasterSearch, ToMaster, greet_master, host_and_port
 from engine.store.tls_context import SharedContext
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """URL schemes with sentinels -> the same without."""
 
 _SENTINEL_PORT: Final = 26379
-_READ_ONLY: Final = " -READONLY "
-"""In the error of a script, whose own error Redis 6.2 only quotes."""
-
 _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
@@ -68,26 +64,16 @@ def parse(url: str) -> SentinelUrl:
     return SentinelUrl([host_and_port(text, _SENTINEL_PORT, "sentinel") for text in hosts.split(",")], service, sentinel_options, options)
 
 
-class _ToMaster(Connection):
+class _ToMaster(ToMaster):
     """A connection that discovers the master through the sentinels each time it connects."""
 
-    def __init__(self, *, search: MasterSearch, service: str, **options: Any) -> None:
+    def __init__(self, *, search: MasterSearch, **options: Any) -> None:
         self._search = search
-        self._service = service
         super().__init__(**options)
 
     async def _connect(self) -> None:
         self.host, self.port = await self._search.master()
         await super()._connect()  # type: ignore[no-untyped-call]
-
-    async def read_response(self, *arguments: Any, **options: Any) -> Any:
-        try:
-            return await super().read_response(*arguments, **options)
-        except ResponseError as error:
-            if not isinstance(error, ReadOnlyError) and _READ_ONLY not in str(error):
-                raise
-            await self.disconnect()
-            raise ConnectionError(f"{self.host}:{self.port} is no longer the master of {self._service}") from error
 
 
 class _ToMasterOverTLS(_ToMaster, SSLConnection):
@@ -117,7 +103,6 @@ class SentinelPool(ConnectionPool):
         super().__init__(
             connection_class=_ToMasterOverTLS if tls else _ToMaster,
             search=MasterSearch(partial(self._sentinel.discover_master, address.service)),
-            service=address.service,
             redis_connect_func=greet_master,
             **address.options | options,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
 
 from engine.config import Config
 from engine.core.shard.mailbox_store import StreamRead
@@ -21,8 +23,11 @@ from engine.store.journal import Journal
 from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.redis_client import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
+from engine.store.server_program import find_server
 from engine.store.tenant_usage import TenantUsage
 from engine.store.user_entries import drop_user_entries
+from tests.support.free_port import free_port
+from tests.support.redis_server import RedisServer
 
 
 @given(st.integers(min_value=0, max_value=2**63))
@@ -94,6 +99,23 @@ async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, r
     finally:
         await client.config_set("maxmemory-policy", "noeviction")
         await client.aclose()
+
+
+@pytest.mark.parametrize("kind", ["command", "script"])
+async def test_a_write_to_a_demoted_server_closes_its_connection(kind: str, tmp_path: Path) -> None:
+    """The next one gets to the new master where a name or an address moves to it."""
+    server, port = RedisServer(find_server(), tmp_path), free_port()
+    server.options[:2] = "--port", str(port)
+    server.start()
+    try:
+        async with connect(Config(redis_url=f"redis://127.0.0.1:{port}")) as client:
+            before = await client.client_id()
+            await client.execute_command("REPLICAOF", "127.0.0.1", 1)
+            with pytest.raises(ConnectionError, match="no longer the master"):
+                await (client.set("key", 2) if kind == "command" else client.eval("return redis.call('SET', KEYS[1], 2)", 1, "key"))
+            assert await client.client_id() != before
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize(

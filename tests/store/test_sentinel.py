@@ -95,7 +95,7 @@ async def test_a_script_on_a_demoted_master_closes_the_connection(program: str, 
     async def find() -> tuple[str, int]:
         return "127.0.0.1", port
 
-    connection = _ToMaster(search=MasterSearch(find), service="orders")
+    connection = _ToMaster(search=MasterSearch(find))
     server.start()
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
