@@ -227,3 +227,24 @@ async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client:
         assert [answer.status for answer in done.answers] == [OK]
     await store.apply([], NOW_MS, NOW_MS + 2000)
     assert store.reach_ms == NOW_MS + 2000
+
+
+@pytest.mark.parametrize("work", ["claim", "schedule", "move"])
+async def test_a_turn_on_a_demoted_server_fails_as_a_whole(work: str, client: Redis) -> None:
+    """Its connection is to be closed, which only an error does: else no turn would ever get to the new master."""
+    store = TimerStore(client, Config(), [3], "scheduler-0")
+    await store.take_over()
+    first, second = (
+        Timer(f"3-{name}", "t:u", NOW_MS + 5000, NOW_MS, 60_000, Envelope(name, b"12345678", 1, True, b"")) for name in ("a", "b")
+    )
+    await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, first))])], NOW_MS)
+    turns: dict[str, tuple[list[StoreWork], int]] = {
+        "claim": ([], NOW_MS + 1000),
+        "schedule": ([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(2, False, second))])], 0),
+        "move": ([StoreWork(3, NOW_MS, {}, [], moved={first.sid: (NOW_MS + 9000, first.key)})], 0),
+    }
+    turn, claim_ms = turns[work]
+    async with demoted(client):
+        with pytest.raises(StorageUnavailable):
+            await store.apply(turn, NOW_MS, claim_ms)
+    await store.apply(turn, NOW_MS, claim_ms)

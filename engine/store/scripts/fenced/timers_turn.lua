@@ -103,13 +103,22 @@ local function fate_of(tenant, sid, hash)
   return 'absent'
 end
 
+-- Why Redis rejected a write, nil where it did not. A server that was demoted fails the whole turn: nothing of it was written, and only an
+-- error closes the connection to that server.
+local function refusal(written)
+  local failure = type(written) == 'table' and written.err or nil
+  if failure and string.find(failure, 'READONLY', 1, true) then
+    redis.call('PERSIST', users_key) -- raises the error
+  end
+  return failure
+end
+
 -- Advance a claim horizon: timers due up to it may be sent to shards. It never goes back. Returns the horizon; out of memory leaves
 -- it unchanged.
 local function claim(claimed_key, until_ms)
   local claimed = tonumber(redis.call('GET', claimed_key) or '0')
   if until_ms > claimed then
-    local written = redis.pcall('SET', claimed_key, string.format('%.0f', until_ms))
-    if not written.err then
+    if not refusal(redis.pcall('SET', claimed_key, string.format('%.0f', until_ms))) then
       return until_ms
     end
   end
@@ -172,9 +181,9 @@ local function keep_id(id, value, due)
     return nil
   end
   open_buckets()
-  local written = redis.pcall('HSET', ids_bucket(id), id, ids_stamp_of(math.max(ids_now_s, math.ceil(due / 1000))) .. value)
-  if type(written) == 'table' then
-    return written.err
+  local failure = refusal(redis.pcall('HSET', ids_bucket(id), id, ids_stamp_of(math.max(ids_now_s, math.ceil(due / 1000))) .. value))
+  if failure then
+    return failure
   end
   ids_grow_at(id)
 end
@@ -223,10 +232,10 @@ local function store_all(first, sids)
     return replies
   end
   -- Out of memory is raised at a script's first write only: this one, so rejected timers leave nothing behind.
-  local written = redis.pcall('HSET', timer_key, unpack(records))
-  if type(written) == 'table' and written.err then
+  local failure = refusal(redis.pcall('HSET', timer_key, unpack(records)))
+  if failure then
     for n = 1, #stored do
-      replies[stored[n]] = {'refused', written.err}
+      replies[stored[n]] = {'refused', failure}
     end
     return replies
   end
@@ -286,9 +295,9 @@ local function decide(kind, sid, tenant, new_due, hash)
     remove(sid, key, #packed)
     add_tombstone(cancelled_key, tenant, sid, due)
   elseif kind == 'M' then
-    local written = redis.pcall('ZADD', due_key, new_due, sid)
-    if type(written) == 'table' and written.err then
-      return {'refused', written.err}
+    local failure = refusal(redis.pcall('ZADD', due_key, new_due, sid))
+    if failure then
+      return {'refused', failure}
     end
     redis.call('ZADD', user_prefix .. key, new_due, sid)
     mark_young(sid, new_due)
@@ -438,8 +447,7 @@ local function move_again(first, count)
     local sid, due, key = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     local there = redis.call('HEXISTS', timer_key, sid)
     if there == 1 then
-      local written = redis.pcall('ZADD', due_key, due, sid)
-      if type(written) == 'table' and written.err then
+      if refusal(redis.pcall('ZADD', due_key, due, sid)) then
         return moved
       end
       redis.call('ZADD', user_prefix .. key, due, sid)
