@@ -165,7 +165,8 @@ class Journal:
             keys = [slot_epoch_key(slot), journal_key(slot), slot_mark_key(slot)]
             runs.append((keys, [held.epoch, first if slot in trimmed else 0, held.mark, written.get(slot, 0)]))
         await _COVER.run_many(self._client, runs, self._replicas)
-        self.untrimmed.difference_update(slot for slot in trimmed if _group_of(writes[slot].head) < first)
+        kept = trimmed & writes.keys()  # others may have been handed over meanwhile
+        self.untrimmed.difference_update(slot for slot in kept if _group_of(writes[slot].head) < first)
 
     async def entries(self, slot: int) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield all entries of a slot's journal, oldest first, as (entry id, payload). Raises StorageUnavailable."""

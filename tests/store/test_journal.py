@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pytest
 from redis.asyncio import Redis
 
@@ -114,6 +115,15 @@ async def test_a_trim_forgets_this_epoch_through_a_group_and_older_epochs_whole(
     assert await successor.stored() == ["b"]
     await successor.journal.covered(2, [SLOT])
     assert await successor.stored() == []
+
+
+async def test_a_slot_may_be_left_while_a_checkpoint_trims_its_journal(writer: Writer) -> None:
+    await writer.write("a")
+    trimming = asyncio.create_task(writer.journal.covered(1, [writer.slot]))
+    await asyncio.sleep(0)  # it has begun, and waits for storage
+    writer.journal.leave([writer.slot])
+    await trimming
+    assert await writer.stored() == []
 
 
 async def test_a_long_journal_is_read_whole(writer: Writer) -> None:
