@@ -1,7 +1,8 @@
 """Chats, pagers and other services, by Apprise: a URL says which one, and who there. `apprise` is imported with the first of them.
 
-Users' URLs begin as one of `apprise_urls`. Where users could name a host by a URL, that setting must name it: `engine.features.reach` would
-call hosts of its own network for them otherwise. They have no query, by which some services are told other hosts.
+Users' URLs begin as one of `apprise_urls`, when they are given and when they are called. Where users could name a host by a URL, that
+setting must name it: `engine.features.reach` would call hosts of its own network for them otherwise. They have no query, by which some
+services are told other hosts.
 
 Apprise says whether a notification was taken, and not why it was not. So what was not is tried again, and given up in the end. What it
 would log may have tokens, and is dropped.
@@ -62,6 +63,20 @@ def check_url(url: str, beginnings: tuple[str, ...]) -> None:
         raise Invalid(str(error)) from None
     if "host" in service.template_tokens and beginning.endswith("://") and urlsplit(url).hostname:
         raise Invalid("it names a host, so apprise_urls must name it too")
+
+
+def is_allowed(url: str, beginnings: tuple[str, ...]) -> bool:
+    """Whether the settings, and Apprise, have a place for a URL that a user gave some time ago. Raises ActionFailed: not installed."""
+    try:
+        _service(url)
+        check_url(url, beginnings)
+    except ActionFailed as error:
+        if not error.final:
+            raise
+        return False
+    except Invalid:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)

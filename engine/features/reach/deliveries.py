@@ -105,7 +105,7 @@ class StepDeliveries:
                 raise ActionFailed("too many actions wait for a service")
         elif target.channel == "apprise":
             url = next((url for url in found.apprise if action.key.endswith(f".{digest_of(url)}")), None)
-            if url is not None:
+            if url is not None and apprise_channel.is_allowed(url, self._config.apprise_urls):
                 await apprise_channel.send(action, url)
         else:
             browser = next((one for one in found.push if action.key.endswith(f".{one.id}")), None)
@@ -120,8 +120,9 @@ class StepDeliveries:
         raise NobodyToReach(f"cap: {target.channel}: the user got {cap.most} of {cap.category} in {spoken(cap.span_ms)}")
 
     def _apprise_lanes(self, found: Addresses) -> dict[str, str]:
-        """The lane of each URL, by its digest."""
-        return {digest_of(url): apprise_channel.lane_of(url) for url in found.apprise}
+        """The lane of each URL whose service is still allowed, by its digest."""
+        allowed = self._config.apprise_urls
+        return {digest_of(url): apprise_channel.lane_of(url) for url in found.apprise if apprise_channel.is_allowed(url, allowed)}
 
     def _push_lanes(self, found: Addresses) -> dict[str, str]:
         """The lane of each browser whose push service is still allowed, by its id."""

@@ -139,21 +139,40 @@ async def test_a_step_that_reaches_nobody_says_which_address_is_missing(redis_cl
 
 
 async def test_each_service_of_a_user_gets_it_once_in_a_lane_of_its_own(redis_client: Redis) -> None:
-    async with webhook_server() as first, webhook_server() as second, delivering(redis_client) as addresses:
+    async with webhook_server() as first, webhook_server() as second:
         urls = (f"json://127.0.0.1:{first.port}/a", f"json://localhost:{second.port}/b")
-        await addresses.change("acme:ann", lambda _: Addresses(apprise=urls))
-        first.statuses = [503, 503]
-        await due(redis_client, "channel://apprise")
-        await until(lambda: bool(first.received and second.received))
-        await until(lambda: idle(redis_client))
+        async with delivering(redis_client, apprise_urls=urls) as addresses:
+            await addresses.change("acme:ann", lambda _: Addresses(apprise=urls))
+            first.statuses = [503, 503]
+            await due(redis_client, "channel://apprise")
+            await until(lambda: bool(first.received and second.received))
+            await until(lambda: idle(redis_client))
         assert (len(first.received), len(second.received)) == (3, 1), "one is tried again, the other is not"
     assert await lanes_of(redis_client) == {"channel://apprise", "channel://apprise/json.127.0.0.1", "channel://apprise/json.localhost"}
+
+
+async def test_a_service_that_is_not_allowed_any_more_is_not_called(redis_client: Redis) -> None:
+    """Nor is one that Apprise does not know any more; the others of the user are."""
+    told = Told()
+    async with webhook_server() as former, webhook_server() as allowed:
+        beginning = f"json://localhost:{allowed.port}/"
+        async with delivering(redis_client, told, apprise_urls=(beginning, "gone://")) as addresses:
+            urls = (f"json://127.0.0.1:{former.port}/a", "gone://token", f"{beginning}b")
+            await addresses.change("acme:ann", lambda _: Addresses(apprise=urls))
+            await due(redis_client, "channel://apprise")
+            await until(lambda: bool(told))
+            await until(lambda: idle(redis_client))
+            assert (len(former.received), len(allowed.received)) == (0, 1)
+            await addresses.change("acme:ann", lambda _: Addresses(apprise=urls[:2]))
+            await due(redis_client, "channel://apprise", 2)
+            await until(lambda: told[-1] == ("step_unsent", "no_address: apprise"))
+    assert await reasons(redis_client) == []
 
 
 async def test_an_address_that_was_removed_meanwhile_gets_nothing(redis_client: Redis) -> None:
     async with webhook_server() as server:
         url = f"json://127.0.0.1:{server.port}/a"
-        async with delivering(redis_client) as addresses:
+        async with delivering(redis_client, apprise_urls=(url,)) as addresses:
             server.statuses = [503] * 1000
             await addresses.change("acme:ann", lambda _: Addresses(apprise=(url,)))
             await due(redis_client, "channel://apprise")
