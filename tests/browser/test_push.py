@@ -24,6 +24,7 @@ from tests.support.client_page import START, events, start, wait
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.push_service import Browser, PushService, push_service
 from tests.support.scripted_engine import ScriptedEngine, token
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -97,10 +98,8 @@ class World(NamedTuple):
 
     async def shown(self, *tags: str) -> list[Any]:
         """What the browser shows, once it has these tags."""
-        await self.page.wait_for_function(
-            f"async (tags) => (await ({SHOWN})()).map((one) => one.tag).sort().join() === tags", arg=",".join(tags)
-        )
-        found: list[Any] = await self.page.evaluate(SHOWN)
+        wanted = sorted(tags)
+        found: list[Any] = await until(lambda: self.page.evaluate(SHOWN), holds=lambda some: sorted(one["tag"] for one in some) == wanted)
         return found
 
 
@@ -178,7 +177,7 @@ async def test_what_is_disabled_stays_so_while_a_connection_renews_it(world: Wor
     if where == "another client":
         await page.evaluate("(options) => { window.first = client; return (" + START + ")(options); }", {"token": token()})
     await page.evaluate("() => { window.disabled = client.disablePush(); }")
-    await page.wait_for_function("async () => !localStorage.length || (await navigator.locks.query()).pending.length > 0")
+    await until(lambda: page.evaluate("async () => !localStorage.length || (await navigator.locks.query()).pending.length > 0"))
     await page.unroute("**/v1/channels/push", hold)
     for put in held:
         await put.fallback()
@@ -200,6 +199,28 @@ async def test_a_push_that_was_read_on_another_device_is_withdrawn(world: World)
         await world.push(id)
     await world.shown("m1", "m2")
     scripted.mark("read", ids=["m2"])
+    await world.shown("m1")
+
+
+async def test_pushes_of_messages_that_were_put_away_are_withdrawn(world: World) -> None:
+    page, scripted = world.page, world.scripted
+    scripted.keeps_inbox = True
+    await start(page, scripted, counts=True)
+    await page.evaluate("client.enablePush()")
+    for _ in range(4):
+        scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 4")
+    await scripted.until(lambda: not scripted.pending)
+    for id in ("m1", "m2", "m3", "m4"):
+        await world.push(id)
+    await world.shown("m1", "m2", "m3", "m4")
+    scripted.mark("archive", ids=["m2"])  # on another device
+    await world.shown("m1", "m3", "m4")
+    await page.evaluate("client.close()")
+    scripted.mark("archive", ids=["m3"])
+    await start(page, scripted)  # no counts
+    await world.shown("m1", "m4")
+    await page.evaluate("client.snooze(['m4'], Date.now() + 3600000)")
     await world.shown("m1")
 
 
@@ -232,7 +253,7 @@ async def test_a_browser_subscribes_anew_when_its_subscription_is_gone_or_is_for
     await page.reload()
     await start(page, world.scripted)
     await wait(page, "window.subscribedWith")
-    await page.wait_for_function("async () => (await client.pushState()) === 'on'")
+    await until(lambda: page.evaluate("async () => (await client.pushState()) === 'on'"))
     await world.scripted.until(lambda: bool(world.edge.addresses.kept))
     assert world.edge.addresses.kept["default:u1"].push == (world.browser.subscription,)
 

@@ -326,7 +326,8 @@ class ScriptedEngine:
         if not self.keeps_inbox:
             return JSONResponse({"title": "Not Found", "status": 404}, 404)
         before, limit = int(request.query_params.get("before", self.head + 1)), int(request.query_params["limit"])
-        found = [one for one in self.inbox if one["seq"] < before and not one["archived"]]
+        archived = request.query_params.get("archived") == "true"
+        found = [one for one in self.inbox if one["seq"] < before and one["archived"] == archived]
         more = {"before": found[limit - 1]["seq"]} if len(found) > limit else {}
         return JSONResponse({"messages": found[:limit], **self.counts(), **more})
 

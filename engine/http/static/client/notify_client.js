@@ -258,8 +258,10 @@ export class NotifyClient extends EventTarget {
    * @param {Date | number} until As a number, ms since the epoch.
    * @returns {Promise<any>} `{until, unread, unseen, revision, unknown?}`; `unknown`: ids that the inbox does not list
    */
-  snooze(ids, until) {
-    return this.#ask("POST", "v1/inbox/snooze", { ids, until: Number(until) });
+  async snooze(ids, until) {
+    const answer = await this.#ask("POST", "v1/inbox/snooze", { ids, until: Number(until) });
+    this.#withdraw(ids);
+    return answer;
   }
 
   /**
@@ -344,14 +346,16 @@ export class NotifyClient extends EventTarget {
     await this.#withdrawThose((one) => one.acknowledged);
   }
 
-  /** Close the pushes of such messages of the inbox. @param {(message: any) => boolean} which */
+  /** Close the pushes of such messages of the inbox, and of those that were put away. @param {(message: any) => boolean} which */
   async #withdrawThose(which) {
-    if (!(await this.#push.shown()).length) return;
-    const { messages } = await this.inbox({ limit: 100 }).catch((error) => {
-      if (error.status !== 404) throw error;
-      return { messages: [] }; // this engine keeps no inboxes
-    });
-    await this.#push.withdraw(messages.filter(which).map((/** @type {any} */ one) => one.id));
+    for (const archived of [false, true]) {
+      if (!(await this.#push.shown()).length) return;
+      const { messages } = await this.inbox({ limit: 100, archived }).catch((error) => {
+        if (error.status !== 404) throw error;
+        return { messages: [] }; // this engine keeps no inboxes
+      });
+      await this.#push.withdraw(messages.filter((/** @type {any} */ one) => archived || which(one)).map((/** @type {any} */ one) => one.id));
+    }
   }
 
   /** @param {unknown} error */
