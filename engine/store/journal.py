@@ -11,7 +11,7 @@ entry names the one before it, unless that is the number before: so a reader not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import redis.asyncio as redis
 
 from engine.core.commit.group import Group
 from engine.core.model.routing import SLOTS
-from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.fired_timers import Awaited, FiredTimers
 from engine.errors import StorageUnavailable
 from engine.store.accepted_ids import KEYS, LIBRARY, AcceptedIds, known_of, words_of
 from engine.store.epoch import take_epoch
@@ -191,7 +191,7 @@ class Journal:
             return
         sids = [one.sid for one in awaited]
         try:
-            await self._ids.extend([one.pair for one in awaited], [one.value for one in awaited], [one.second for one in awaited])
+            await self._extend(awaited)
         except StorageUnavailable:
             fired.failed(sids)
             raise
@@ -207,10 +207,15 @@ class Journal:
             return
         try:
             effects = await self._ids.look_up([pair for doubt in doubts for pair in doubt.effects])
+            await self._extend(fired.asked_later(doubts, effects))
         except StorageUnavailable:
             fired.failed([doubt.timer.sid for doubt in doubts])
             raise
         fired.looked_up(doubts, effects)
+
+    async def _extend(self, awaited: Sequence[Awaited]) -> None:
+        if awaited:
+            await self._ids.extend([one.pair for one in awaited], [one.value for one in awaited], [one.second for one in awaited])
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep a record that could not be decoded, with its origin, for inspection; the newest `length_max` are kept.

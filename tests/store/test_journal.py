@@ -12,6 +12,8 @@ from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of
+from engine.core.model.step import ChannelStep, StepTerms
+from engine.core.policy.conditions import Conditions
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import Timer
@@ -65,6 +67,20 @@ async def test_the_effect_of_a_timer_with_late_steps_is_remembered_longer(writer
     assert not fired.keys(), "it is answered"
     stored = await redis_client.hget(f"{IDS_PREFIX}0", id_hash(USER, effect))
     assert int.from_bytes(stored[:4]) == now_s + 600
+
+
+@pytest.mark.parametrize(("again_s", "longer"), [(10, False), (900, True)])
+async def test_a_step_that_waits_long_finds_its_message_again(writer: Writer, redis_client: Redis, again_s: int, longer: bool) -> None:
+    fired = FiredTimers(1, ShardOutput(), remembered_ms=60_000)
+    now_s, effect = int((await redis_client.time())[0]), timer_effect_id("3-m")
+    conditions = Conditions(0, step=StepTerms(ChannelStep("email"), "m", sid="3-m"))
+    step = Timer("3-s", USER, now_s * 1000, 0, 60_000, Envelope("m", b"digest..", 1, True, b'"x":1'), conditions)
+    await writer.write(effect)
+    assert fired.take(step)
+    fired.again([("3-s", (now_s + again_s) * 1000)])
+    await writer.journal.look_up(fired)
+    stored = await redis_client.hget(f"{IDS_PREFIX}0", id_hash(USER, effect))
+    assert (int.from_bytes(stored[:4]) == now_s + again_s) is longer
 
 
 async def test_a_newer_incarnation_fences_the_older(writer: Writer, redis_client: Redis) -> None:

@@ -60,7 +60,8 @@ class Known(Struct, frozen=True):
     """What the shard has of a user at fire time: last activity, last time of each event that some rule refers to, groups.
 
     Of the message of a step: how far the user has come with it, why the user does not want it ("" when it is wanted), and when the user's
-    quiet hours end, 0 outside of them. Of a message that has not come: when those end that it was due in.
+    quiet hours end, 0 outside of them. Of a message that has not come: when those end that it was due in. `sought`: storage was asked for
+    the number of a message that the mailbox does not know.
     """
 
     active_ms: int = 0
@@ -69,6 +70,7 @@ class Known(Struct, frozen=True):
     progress: int = PENDING
     unwanted: str = ""
     quiet_until_ms: int = 0
+    sought: bool = True
 
 
 class Go(Struct, frozen=True):
@@ -121,6 +123,8 @@ def _at_step(terms: StepTerms, due_ms: int, known: Known, now_ms: int) -> Go | D
             return Again(known.quiet_until_ms + step.after_ms)
         if now_ms < terms.until_ms + max(known.quiet_until_ms - due_ms, 0):
             return Again(now_ms + max(step.after_ms, _LOOK_MS))
+        if not known.sought:
+            return Again(now_ms)
         return Drop("no_message", f"{step.channel}: the message did not come", True)
     if known.progress == GONE:
         return Drop("gone", f"{step.channel}: the message expired, or another one replaced it", True)

@@ -72,9 +72,10 @@ class Doubt(Struct, frozen=True):
 
 
 class Awaited(Struct, frozen=True):
-    """A timer whose message was numbered, for whose number late steps will ask.
+    """An effect for whose number a late step will ask.
 
     Args:
+        sid: of the timer that is told when storage has heard of it.
         pair: mailbox key and id of its effect.
         value: what storage has under it, packed.
         second: from which on it is to be remembered as long as if it had taken effect then, since the epoch.
@@ -105,7 +106,7 @@ class FiredTimers:
         self.awaited: Final[list[Awaited]] = []  # to be remembered for longer
         self.acting: Final[list[Timer]] = []  # whose actions are to be appended to the streams of their targets
         self._taken: dict[str, Timer] = {}
-        self._numbers: dict[str, int] = {}  # scheduled id of a step -> the number of its message, if it was looked up
+        self._numbers: dict[str, int] = {}  # scheduled id of a step -> the number of its message, if it was looked up; 0: there was none
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
 
     def take(self, timer: Timer) -> bool:
@@ -156,7 +157,8 @@ class FiredTimers:
         quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not free else ()
         until_ms = quiet_until(quiet, self._zone_of(profile.zone), since_ms if to_come else now_ms) if quiet else 0
         unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
-        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms)
+        sought = not terms.sid or timer.sid in self._numbers
+        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, sought=sought)
 
     def acts(self, sid: str) -> bool:
         """Whether a taken timer whose conditions hold has an action, which is added to `acting` then, in place of a message."""
@@ -209,6 +211,20 @@ class FiredTimers:
         self.doubted.clear()
         return doubts
 
+    def asked_later(self, doubts: Iterable[Doubt], effects: Mapping[tuple[str, str], int]) -> list[Awaited]:
+        """The effects of delayed messages whose steps come again so late that storage has to remember them for longer.
+
+        Args:
+            effects: as of `looked_up`.
+        """
+        return [
+            Awaited(doubt.timer.sid, effect, packed_result(doubt.timer.envelope.digest, effects[effect], ""), -(-doubt.wanted_ms // 1000))
+            for doubt in doubts
+            if doubt.wanted_ms - doubt.timer.due_ms >= self._remembered_ms // 2
+            for effect in doubt.effects[1:]
+            if effects.get(effect, 0) > 0
+        ]
+
     def looked_up(self, doubts: Iterable[Doubt], effects: Mapping[tuple[str, str], int]) -> None:
         """Answer each doubt: `FireDone` if storage has an effect of it, else `FireAgain`.
 
@@ -225,9 +241,10 @@ class FiredTimers:
                 over.append(sid)
                 continue
             number = next((effects[effect] for effect in message if effect in effects), 0)
-            if number and sid not in self._numbers:
-                self._numbers[sid] = number
+            if number and not self._numbers.get(sid):
                 wanted_ms = due_ms
+            if message:
+                self._numbers[sid] = number or self._numbers.get(sid, 0)
             del self._taken[sid]
             at_ms = min(max(wanted_ms, due_ms + _LATER_MS), AT_MAX_MS)
             told.append((sid, at_ms))

@@ -482,7 +482,21 @@ def test_a_step_counts_from_the_end_of_quiet_hours_that_put_its_message_off(mand
     waiting = replace(waiting, step=replace(waiting.step, id="cancelled", sid="3-c")) if waiting.step else waiting
     assert decided(world, waiting, "3-t") == "again"
     world.now_ms += 24 * HOUR_MS
+    assert decided(world, waiting, "3-u") == "again", "storage may know it"
+    world.now_ms += 100
     assert decided(world, waiting, "3-u") == "no_message: email: the message did not come"
+
+
+def test_a_step_that_waited_for_days_of_quiet_hours_finds_its_message() -> None:
+    world = World()
+    envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
+    world.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)])
+    waiting = step(0, until_ms=world.now_ms + 24 * HOUR_MS, sid="3-m")
+    world.now_ms += 62 * HOUR_MS
+    world.core.mailboxes["t:u"].recent.clear()
+    assert decided(world, waiting) == "again"
+    world.now_ms += 100
+    assert decided(world, waiting) == "taken"
 
 
 def test_a_step_whose_delayed_message_was_suppressed_ends() -> None:
