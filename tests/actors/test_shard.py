@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors.shard_tasks import shared_streams, storage_sweep
+from engine.actors.shard_tasks import shared_streams, storage_sweep, user_erasure
 from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
@@ -306,6 +306,30 @@ async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: 
         assert (await successor.attach(2, key)).head == 2
         assert (await successor.post(key, "three")).seq == 3, "no number is given twice"
         assert (await successor.attach(3, BOB)).head == 1
+
+
+async def test_an_erasure_during_another_is_answered_when_its_own_data_are_gone(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, drop, dropping, go_on = "t:erased-user", user_erasure.drop_user_entries, asyncio.Event(), asyncio.Event()
+
+    async def slow(*of_user: Any, own: Redis) -> None:
+        await drop(*of_user, own=own)
+        dropping.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(user_erasure, "drop_user_entries", slow)
+    async with shard_process(msgspec.structs.replace(config, checkpoint_ms=600_000)) as running:
+        await running.post(key, "one")
+        running.link.send(Erase(900, key))
+        await dropping.wait()
+        await running.attach(2, key)
+        await running.post(key, "two")
+        running.link.send(Erase(901, key))
+        await until(lambda: running.of(Hangup))  # it is in the journal
+        go_on.set()
+        await until(lambda: {done.ref for done in running.of(ErasureDone)} == {900, 901})
+        assert await everything_of(redis_client, "erased-user") == []
 
 
 async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_and_its_page(config: Config, redis_client: Redis) -> None:

@@ -75,7 +75,9 @@ class UserErasure:
                 erased = [key for key in erased if self._core.slot_map.owner(key) == self._core.index]
                 while erased:
                     await drop_user_entries(self._first, erased[-1], own=self._client)
-                    self._core.user_requests.erased([erased.pop()])
+                    key = erased.pop()
+                    if not self._core.mailbox_store.is_to_be_erased(key):  # once more meanwhile: then both are answered together
+                        self._core.user_requests.erased([key])
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._core.index, error)
                 await asyncio.sleep(RETRY_S)

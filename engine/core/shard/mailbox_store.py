@@ -608,6 +608,11 @@ class MailboxStore:
         erased, self.erased = self.erased, []
         return erased
 
+    def is_to_be_erased(self, key: str) -> bool:
+        """Whether the user was erased and `take_erased` has not returned the key since."""
+        written = self._checkpoint is not None and self._checkpoint.removals.get(key, False)
+        return written or self._removals.get(key, False) or key in self.erased
+
     def swept(self, found: Swept) -> None:
         """Apply what the sweep found to the mailbox, which is in memory."""
         if found.expires:

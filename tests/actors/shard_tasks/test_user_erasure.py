@@ -23,7 +23,7 @@ async def test_session_events_that_wait_for_storage_are_erased_too(redis_client:
         index=0,
         output=output,
         slot_map=SimpleNamespace(owner=lambda _key: 0),
-        mailbox_store=SimpleNamespace(take_erased=lambda: [erased.pop()] if erased else []),
+        mailbox_store=SimpleNamespace(take_erased=lambda: [erased.pop()] if erased else [], is_to_be_erased=lambda _key: False),
         user_requests=SimpleNamespace(erasing={KEY: []}, erased=answered.extend),
     )
     written = asyncio.Event()
