@@ -21,6 +21,7 @@ Only `advance` moves the wheel's time. A timer armed for a time the wheel has pa
 from __future__ import annotations
 
 from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -35,6 +36,7 @@ _LEVELS: Final = 6
 _LEVEL_RANGE: Final = range(_LEVELS)
 _UPPER_LEVELS: Final = range(_LEVELS - 1, 0, -1)
 _BIT: Final = tuple(1 << index for index in range(_RING))
+_LATE_SPARE: Final = 64  # entries of late timers that are gone, beside as many as there are others
 NEVER: Final = 1 << 62
 """A time, ms since the epoch, that does not come."""
 
@@ -56,7 +58,7 @@ class TimerWheel(Generic[K]):
     Memory is two dict entries and one int per timer, about 100 bytes beside the key itself.
     """
 
-    __slots__ = ("_armed", "_cascade_at", "_late", "_late_at", "_now", "_slots", "_used")
+    __slots__ = ("_armed", "_cascade_at", "_late", "_late_at", "_late_heap", "_late_number", "_now", "_slots", "_used")
 
     def __init__(self, now_ms: int) -> None:
         self._now = now_ms
@@ -64,7 +66,9 @@ class TimerWheel(Generic[K]):
         self._slots: tuple[dict[int, dict[K, int]], ...] = tuple({} for _ in _LEVEL_RANGE)  # per level: ring index -> slot
         self._used = [0] * _LEVELS
         self._cascade_at = NEVER  # lower bound, ms, of the next cascade; may be too early after a cancel
-        self._late: dict[K, int] = {}  # timers armed for a time before `_now`
+        self._late: dict[K, int] = {}  # timers armed for a time before `_now`, each with a number that grows
+        self._late_heap: list[tuple[int, int, K]] = []  # their due times, these numbers and keys; also of some that are gone
+        self._late_number = 0
         self._late_at = NEVER  # lower bound of its due times
 
     def __len__(self) -> int:
@@ -86,8 +90,7 @@ class TimerWheel(Generic[K]):
             self._take(key, armed.pop(key))
         armed[key] = at_ms
         if at_ms < self._now:
-            self._late[key] = at_ms
-            self._late_at = min(self._late_at, at_ms)
+            self._place_late(key, at_ms)
         else:
             self._place(key, at_ms)
 
@@ -154,12 +157,13 @@ class TimerWheel(Generic[K]):
         return due
 
     def _advance_late(self, now_ms: int, limit: int | None, due: list[K]) -> None:
-        late = self._late
-        keys = sorted((key for key, at_ms in late.items() if at_ms <= now_ms), key=late.__getitem__)
-        for key in keys[:limit]:
-            del late[key], self._armed[key]
-            due.append(key)
-        self._late_at = min(late.values(), default=NEVER)
+        late, heap = self._late, self._late_heap
+        while heap and heap[0][0] <= now_ms and (limit is None or len(due) < limit):
+            _, number, key = heappop(heap)
+            if late.get(key) == number:
+                del late[key], self._armed[key]
+                due.append(key)
+        self._late_at = heap[0][0] if heap else NEVER
 
     def _cascade(self) -> None:
         """Advance to `_cascade_at` and cascade, on every level, the slot that follows the current one."""
@@ -208,6 +212,16 @@ class TimerWheel(Generic[K]):
             shift = _BITS * level
             self._cascade_at = min(self._cascade_at, ((at_ms >> shift) - 1) << shift)
 
+    def _place_late(self, key: K, at_ms: int) -> None:
+        late, heap = self._late, self._late_heap
+        if len(heap) > 2 * len(late) + _LATE_SPARE:
+            heap[:] = [entry for entry in heap if late.get(entry[2]) == entry[1]]
+            heapify(heap)
+        self._late_number += 1
+        late[key] = self._late_number
+        heappush(heap, (at_ms, self._late_number, key))
+        self._late_at = min(self._late_at, at_ms)
+
     def _locate(self, at_ms: int) -> tuple[int, int]:
         """Level and ring index of a due time that is not before the wheel's own time."""
         now = self._now
@@ -223,6 +237,7 @@ class TimerWheel(Generic[K]):
         if at_ms < self._now and self._late.pop(key, None) is not None:
             if not self._late:
                 self._late_at = NEVER
+                self._late_heap.clear()
             return
         level, index = self._locate(at_ms)
         slot = self._slots[level][index]

@@ -176,6 +176,47 @@ def test_asking_for_the_next_moment_leads_to_a_far_timer_in_a_few_wakes() -> Non
     assert wakes <= 6
 
 
+class _Counted(int):
+    """A time that counts comparisons with others."""
+
+    comparisons = 0
+
+    def __lt__(self, other: int) -> bool:
+        _Counted.comparisons += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        _Counted.comparisons += 1
+        return int(self) <= int(other)
+
+
+def test_late_timers_that_leave_in_small_parts_are_not_sorted_each_time() -> None:
+    """Those that were due while the engine was down, for a shard that takes some hundred at once."""
+    wheel: TimerWheel[int] = TimerWheel(START)
+    for number in range(4000):
+        wheel.arm(number, _Counted(START - 1 - number))
+    _Counted.comparisons = 0
+    left: list[int] = []
+    while part := wheel.advance(START, 20):
+        left += part
+    assert left == list(range(4000))[::-1]
+    assert _Counted.comparisons < 4000 * 50
+
+
+def test_late_timers_that_are_cancelled_leave_no_memory_behind() -> None:
+    wheel: TimerWheel[str] = TimerWheel(START)
+    wheel.arm("b", START - 1)
+    tracemalloc.start()
+    try:
+        for late_ms in range(100_000):
+            wheel.arm("a", START - 1 - late_ms)
+            wheel.cancel("a")
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert wheel.advance(START) == ["b"]
+
+
 def test_a_timer_takes_less_than_300_bytes() -> None:
     keys = [f"default:user-{n}" for n in range(50_000)]
     tracemalloc.start()
