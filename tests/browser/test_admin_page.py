@@ -287,6 +287,42 @@ async def test_the_keyboard_stays_on_a_button_that_has_done_its_work(page: Page,
     await expect(look).to_be_focused()
 
 
+@pytest.mark.parametrize(
+    ("view", "path", "field"), [("dead-letters", "dead-letters", "#dead-tenant"), ("rules", "tenant-rules", "#rules-tenant")]
+)
+async def test_a_late_answer_of_another_tenant_is_not_shown(page: Page, scripted: ScriptedEngine, view: str, path: str, field: str) -> None:
+    await OperatorAnswers().serve(page)
+    held: list[Route] = []
+
+    def answer_of(tenant: str) -> dict[str, Any]:
+        letter = {"letter": "1-0", "id": "d1", "at": 1, "user": f"user of {tenant}", "type": "t", "attempts": 1, "reason": ""}
+        version = {"version": 1, "state": "stored", "at": 1, "by": f"user of {tenant}", "rules": 1, "bytes": 1}
+        about = {"revision": tenant, "source": "none", "active": 0, "staged": None, "changes": [], "edges": [], "rules": []}
+        return {"tenant": tenant, "total": 1, "dead_letters": [letter], **about, "versions": [version]}
+
+    async def answer(route: Route) -> None:
+        if "tenant=slow" in route.request.url:
+            held.append(route)
+        else:
+            await route.fulfill(json=answer_of("fast"))
+
+    await page.route(f"**/v1/{path}?**", answer)
+    await page.goto(f"{scripted.url}/admin#token={token('ops', scope='operator')}")
+    await see(page, view)
+    shown = page.locator(f"#view-{view}")
+    for tenant in ("slow", "fast"):
+        await page.locator(field).fill(tenant)
+        await shown.get_by_role("button", name="Show", exact=True).click()
+        if tenant == "slow":
+            await scripted.until(lambda: bool(held))
+    await expect(shown).to_contain_text("user of fast")
+    async with page.expect_response(lambda found: "tenant=slow" in found.url):
+        await held[0].fulfill(json=answer_of("slow"))
+    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
+    await expect(shown).to_contain_text("user of fast")
+    await expect(shown).not_to_contain_text("user of slow")
+
+
 async def test_two_clicks_show_older_dead_letters_once(page: Page, scripted: ScriptedEngine) -> None:
     answers = OperatorAnswers()
     await answers.serve(page)

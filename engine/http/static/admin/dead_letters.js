@@ -25,6 +25,7 @@ export class DeadLetterView extends View {
   /** @type {Map<string, any>} */ #boxes = new Map();
   #after = "";
   #tenant = ""; // of the letters that are shown
+  #loads = 0; // the last one counts
 
   /** @param {import("./admin_api.js").AdminApi} api @param {string} tenant */
   constructor(api, tenant) {
@@ -62,8 +63,10 @@ export class DeadLetterView extends View {
   /** @param {string} tenant @param {string} [after] @param {string} [news] Shown once they are loaded. */
   #load(tenant, after = "", news) {
     return attempt(this.note, after ? this.moreButton : null, async () => {
+      const load = ++this.#loads;
       const query = { user: this.user.value.trim(), after, limit: PAGE };
       const { total, dead_letters: found, after: more } = await this.api.deadLetters(tenant, query);
+      if (load !== this.#loads) return this.note.textContent; // others were chosen meanwhile
       this.#tenant = tenant;
       this.#letters = after ? [...this.#letters, ...found] : found;
       this.#after = more ?? "";

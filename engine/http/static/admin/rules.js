@@ -74,7 +74,9 @@ export class RulesView extends View {
 
   /** @param {string} [news] */
   async #load(news) {
-    const found = await this.api.rules(this.#tenant);
+    const tenant = this.#tenant;
+    const found = await this.api.rules(tenant);
+    if (tenant !== this.#tenant) return this.note.textContent; // another one was chosen meanwhile
     this.#revision = found.revision;
     this.rollback.disabled = found.changes.length === 0;
     this.about.body.replaceChildren(about(found));
