@@ -335,8 +335,9 @@ class EmbeddedRedis:
                 if self.restarts and self._loads:
                     deadline = time.monotonic() + self._config.start_timeout_s
                 if time.monotonic() > deadline:
+                    lacks = "still loads its data: give it more time" if self._loads else "does not answer"
                     raise StorageUnavailable(
-                        f"{self.server.path.name} does not answer after {self._config.start_timeout_s} s; see {self._log_path}"
+                        f"start_timeout_s: after {self._config.start_timeout_s} s {self.server.path.name} {lacks}; see {self._log_path}"
                     )
                 await asyncio.sleep(_PROBE_S)
             check_version(version, str(self.server.path))

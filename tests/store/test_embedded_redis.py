@@ -431,7 +431,7 @@ server = socket.socket(socket.AF_UNIX)
 server.bind(sys.argv[sys.argv.index("--unixsocket") + 1])
 server.listen()
 text = b"# Server\\r\\nredis_version:8.0.0\\r\\n"
-for asked in range(1, 100):
+for asked in range(1, 1000):
     connection = server.accept()[0]
     connection.recv(100)
     open("asked", "a").write("x")
@@ -478,3 +478,12 @@ async def test_a_server_that_starts_again_is_not_ended_while_it_loads(config: Co
         os.kill(first, signal.SIGKILL)
         await until(lambda: redis.pid not in (None, first) and bool(redis._info("default")), 10)
         assert (redis.data_dir / "redis" / "starts").read_text() == "xx"
+
+
+async def test_a_first_start_that_loads_for_too_long_names_its_setting(config: Config, tmp_path: Path) -> None:
+    program = tmp_path / "valkey-server"
+    program.write_text(LOADING.format(python=sys.executable).replace("asked <= 3", "True"))
+    program.chmod(0o755)
+    redis = EmbeddedRedis(msgspec.structs.replace(config, start_timeout_s=1), [ServerProgram(program, "Valkey", (99, 0, 0))])
+    with pytest.raises(StorageUnavailable, match="start_timeout_s: .*loads its data"):
+        await redis.start()
