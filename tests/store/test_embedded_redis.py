@@ -485,5 +485,5 @@ async def test_a_first_start_that_loads_for_too_long_names_its_setting(config: C
     program.write_text(LOADING.format(python=sys.executable).replace("asked <= 3", "True"))
     program.chmod(0o755)
     redis = EmbeddedRedis(msgspec.structs.replace(config, start_timeout_s=1), [ServerProgram(program, "Valkey", (99, 0, 0))])
-    with pytest.raises(StorageUnavailable, match="start_timeout_s: .*loads its data"):
+    with pytest.raises(StorageUnavailable, match=r"start_timeout_s: .*loads its data"):
         await redis.start()
