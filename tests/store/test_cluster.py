@@ -191,6 +191,21 @@ async def test_a_move_goes_on_with_a_key_on_both_nodes(
     await clients[2].delete("a")
 
 
+async def test_keys_may_take_longer_to_move_than_a_command_takes(
+    cluster: ClusterGroup, clients: list[Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
+    await clients[2].set("a", "1")
+    first, other = cluster.master(2), next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))
+    config = Config(redis_url=cluster.url, redis_timeout_ms=300)
+    async for _ in move(config, 2, f"127.0.0.1:{other.port}"):
+        with other.client() as node:
+            node.execute_command("CLIENT", "PAUSE", 1000, "ALL")  # a large key blocks both ends as long
+    assert cluster.master(2) is other
+    _ = [keys async for keys in move(Config(redis_url=cluster.url), 2, f"127.0.0.1:{first.port}")]
+    await until_done(lambda: clients[2].delete("a"), ConnectionError, within_s=30)
+
+
 async def test_a_move_that_a_node_refuses_is_an_error_of_the_engine(cluster: ClusterGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
     target = next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))

@@ -23,7 +23,8 @@ from engine.store.cluster import address_of, parse, slot_of_tag, tag_of
 
 _AS_A_WHOLE: Final = "MIGRATESLOTS"
 _KEYS_AT_ONCE: Final = 100
-_MIGRATE_MS: Final = 5000
+_MIGRATE_MS: Final = 5000  # without progress
+_MIGRATE_S: Final = 60.0  # of one command: some gigabytes
 _LOOK_S: Final = 0.1
 _OVER: Final = {b"success", b"failed", b"cancelled"}
 
@@ -104,7 +105,7 @@ async def _by_key(old: _Node, new: _Node, slot: int, target: str, ids: tuple[str
     await old.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
     while keys := await old.ask("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_ONCE):
         yield await old.ask("CLUSTER", "COUNTKEYSINSLOT", slot)
-        await old.ask("MIGRATE", host, port, "", 0, _MIGRATE_MS, "REPLACE", *old.login, "KEYS", *keys)
+        await old.ask("MIGRATE", host, port, "", 0, _MIGRATE_MS, "REPLACE", *old.login, "KEYS", *keys, timeout_s=_MIGRATE_S)
     await new.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     await old.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
 
@@ -145,12 +146,12 @@ class _Node:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def ask(self, *command: Any) -> Any:
-        """The raw reply. Raises EngineError, or StorageUnavailable."""
+    async def ask(self, *command: Any, timeout_s: float | None = None) -> Any:
+        """The raw reply, after `timeout_s` at most, by default `redis_timeout_ms`. Raises EngineError, or StorageUnavailable."""
         connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # a client would change replies
         try:
             await connection.send_command(*command)
-            return await connection.read_response()
+            return await connection.read_response(timeout=timeout_s)
         except ResponseError as error:
             raise EngineError(f"{self._host} refuses {command[0]}: {error}") from error
         except (RedisError, OSError) as error:
