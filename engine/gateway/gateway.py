@@ -498,7 +498,7 @@ class Gateway:
                 connection = self.connections.get(record.conn)
                 if connection is not None and connection.shard == index:
                     self._control(connection, record)
-        self.pending_calls.answer(answers)
+        self.pending_calls.answer(answers, index)
         self._deliver_all(index, frames)
         if self._held_broadcasts and not self._releasing:
             self._release()
@@ -675,7 +675,7 @@ class Gateway:
                 self._moved(~index, record)
             else:
                 answers.append(record)
-        self.pending_calls.answer(answers)
+        self.pending_calls.answer(answers, ~index)
 
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""

@@ -28,11 +28,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from engine.config import Config
+from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.constants import HIGH
 from engine.core.model.routing import split_key
 from engine.core.wire.records import (
     OVERLOADED,
+    SUPPRESSED,
     TIMER_REQUESTS,
     UNAVAILABLE,
     Cancel,
@@ -118,6 +120,11 @@ def _refusal(ref: int, record: Struct, status: int, detail: str, retry_ms: float
     if kind in TIMER_REQUESTS:
         return TimerAnswer(ref, status, detail=detail, retry_ms=int(retry_ms))
     return Rejected(ref, status, detail, int(retry_ms))
+
+
+def _is_of_a_moment(answer: Any) -> bool:
+    """Whether the shard has stored nothing for it: nobody was connected there."""
+    return type(answer) is Posted and answer.status == SUPPRESSED and answer.detail == NOBODY_CONNECTED
 
 
 class PendingCalls:
@@ -273,10 +280,12 @@ class PendingCalls:
     def _full(self, detail: str) -> Overloaded:
         return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))
 
-    def answer(self, answers: Iterable[Any], *, answered: bool = True) -> None:
+    def answer(self, answers: Iterable[Any], route: int | None = None, *, answered: bool = True) -> None:
         """Store the answers of a batch, each to the record of its `ref`; one that nobody awaits any more is dropped.
 
-        `answered`: by the peers; else these are refusals of records that were never sent.
+        Args:
+            route: of the peer that answers. What it says of nothing but its own connections counts no more where the record was sent on.
+            answered: by the peers; else these are refusals of records that were never sent.
         """
         calls = self._calls
         over: dict[tuple[int, str], list[int]] = {}
@@ -286,8 +295,11 @@ class PendingCalls:
             call = calls.pop(ref, None)
             if call is None:
                 continue
-            self._parked.pop(ref, None)
             index = ref - call.base
+            if call.repeated and route is not None and call.routes[index] != route and _is_of_a_moment(answer):
+                calls[ref] = call
+                continue
+            self._parked.pop(ref, None)
             call.answers[index] = answer
             call.unanswered -= 1
             if not call.unanswered:

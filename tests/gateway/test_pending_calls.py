@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.config import Config
+from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import (
     ACCEPTED,
     OVERLOADED,
+    SUPPRESSED,
     UNAVAILABLE,
     Explain,
     Post,
@@ -427,3 +429,16 @@ async def test_whatever_happens_each_record_is_answered_where_it_was_sent_last_a
     assert [answer.seq for answer in call.answers] == list(range(6))
     assert all(lanes.flow.waiting == lanes.bytes_sent == 0 for lanes in peers.calls._lanes.values())
     assert peers.calls.bytes == 0
+
+
+async def test_nobody_at_a_former_owner_is_no_answer_to_a_record_sent_on() -> None:
+    peers = Peers()
+    call = peers.calls.begin(1, lambda base: [Post(base, "a", True, 60_000, Envelope("m", b"d" * 8, HIGH, False, b"1"))])
+    peers.routes = {"a": 1}
+    peers.calls.moved(0, 0, known=True)
+    assert peers.newly_sent() == [(0, 0), (1, 0)]
+    peers.calls.answer([Posted(0, SUPPRESSED, 0, NOBODY_CONNECTED)], 0)
+    assert not call.done.done()
+    peers.calls.answer([Posted(0, ACCEPTED, 7)], 1)
+    assert call.answers[0].seq == 7
+    assert len(peers.calls) == 0
