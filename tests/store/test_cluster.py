@@ -206,6 +206,18 @@ async def test_keys_may_take_longer_to_move_than_a_command_takes(
     await until_done(lambda: clients[2].delete("a"), ConnectionError, within_s=30)
 
 
+async def test_a_source_that_started_again_tells_that_the_move_ended() -> None:
+    """It has forgotten the move, and has the store."""
+
+    class Source:
+        async def ask(self, *_command: object) -> list[object]:
+            return []
+
+    source: Any = Source()
+    with pytest.raises(EngineError, match=r"the move ended: .*where it was"):
+        _ = [left async for left in cluster_moves._as_a_whole(source, 7)]
+
+
 async def test_a_move_that_a_node_refuses_is_an_error_of_the_engine(cluster: ClusterGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
     target = next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))

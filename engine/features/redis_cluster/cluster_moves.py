@@ -27,6 +27,7 @@ _MIGRATE_MS: Final = 5000  # without progress
 _MIGRATE_S: Final = 60.0  # of one command: some gigabytes
 _LOOK_S: Final = 0.1
 _OVER: Final = {b"success", b"failed", b"cancelled"}
+_FORGOTTEN: Final = {b"state": b"failed", b"message": b"the source does not know it; it has started again"}
 
 
 class StorePlace(Struct, frozen=True):
@@ -90,7 +91,8 @@ async def move(config: Config, store: int, target: str) -> AsyncIterator[int]:
 async def _as_a_whole(old: _Node, slot: int) -> AsyncIterator[int]:
     while True:
         moves = await old.ask("CLUSTER", "GETSLOTMIGRATIONS")  # the newest first
-        ours = next(told for told in moves if told[b"slot_ranges"] == b"%d-%d" % (slot, slot) and told[b"operation"] == b"EXPORT")
+        of_slot = (told for told in moves if told[b"slot_ranges"] == b"%d-%d" % (slot, slot) and told[b"operation"] == b"EXPORT")
+        ours = next(of_slot, _FORGOTTEN)
         if ours[b"state"] in _OVER:
             break
         yield await old.ask("CLUSTER", "COUNTKEYSINSLOT", slot)
