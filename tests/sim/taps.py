@@ -147,7 +147,8 @@ class ShardTap:
                 raise Violation(f"[2] {seq} of {user.key} goes out on {name} before it is in the journal", user.key)
             if user.messages[seq].inbox_only:
                 raise Violation(f"{seq} of {user.key} is for the inbox only, and goes out on {name}", user.key)
-            if seq in acked:
+            # A refused one is pending until its dead letter is stored, whoever acknowledges it meanwhile; another owner may send it again.
+            if seq in acked and (seq not in user.refused or user.messages[seq].id in user.dead):
                 raise Violation(f"{seq} of {user.key} was acknowledged, and goes out on {name} again", user.key)
             if seq in self._acked_before.get(user.key, ()) and seq in user.durably_acked:
                 raise Violation(f"{seq} of {user.key} was journalled as acknowledged, and goes out on {name} after a restart", user.key)
