@@ -562,17 +562,30 @@ class Gateway:
         if connection is None or connection.shard != index or not connection.welcomed:
             return
         sent = connection.sent
-        if (messages[0][0] <= sent or messages[-1][0] <= sent) and connection.kind == wire.WEBSOCKET:
-            again = [message for message in messages if message[0] <= sent and message[1] > 1]
-            if again:
-                self._hold_retries(index, number, again)
-                messages = [message for message in messages if message[0] > sent or message[1] == 1]
-                if not messages:
-                    return
+        if messages[0][0] <= sent or messages[-1][0] <= sent:
+            messages = self._once_more(index, connection, messages)
+            if not messages:
+                return
         self._write(connection, messages)
         newest = messages[-1][0]
         if newest > sent:
             connection.sent = newest
+
+    def _once_more(self, index: int, connection: Connection, messages: Messages) -> Messages:
+        """Those that are written now, of messages of which the connection was sent some before.
+
+        A plain event stream repeats nothing: these are of a time in which the shard had the user before, and came late.
+        """
+        sent = connection.sent
+        if connection.kind == wire.SSE:
+            return [message for message in messages if message[0] > sent]
+        if connection.kind != wire.WEBSOCKET:
+            return messages
+        again = [message for message in messages if message[0] <= sent and message[1] > 1]
+        if again:
+            self._hold_retries(index, connection.id, again)
+            return [message for message in messages if message[0] > sent or message[1] == 1]
+        return messages
 
     def _write(self, connection: Connection, messages: Messages) -> None:
         self.metrics.frames_sent += 1

@@ -151,6 +151,14 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
     assert client.told() == []
 
 
+async def test_a_plain_event_stream_is_written_nothing_twice() -> None:
+    client = Client()
+    client.socket.kind = wire.SSE
+    client.told(client.welcome, client.deliver(1), client.deliver(2))
+    assert client.told(client.deliver(2)) == []
+    assert client.told(client.deliver(2), client.deliver(3)) == [['"seq":3,']]
+
+
 # -- Slots that move. ------------------------------------------------------------------------------------------------------
 async def test_records_of_a_slot_about_to_be_adopted_are_soon_sent_again() -> None:
     world = EdgeWorld(Config(), 1)
