@@ -154,9 +154,9 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
 async def test_a_plain_event_stream_is_written_nothing_twice() -> None:
     client = Client()
     client.socket.kind = wire.SSE
-    client.told(client.welcome, client.deliver(1), client.deliver(2))
-    assert client.told(client.deliver(2)) == []
-    assert client.told(client.deliver(2), client.deliver(3)) == [['"seq":3,']]
+    client.told(client.welcome, client.deliver(1))
+    assert client.told(client.deliver(1)) == []
+    assert client.told(client.deliver(1), client.deliver(2)) == [['"seq":2,']]
 
 
 # -- Slots that move. ------------------------------------------------------------------------------------------------------
