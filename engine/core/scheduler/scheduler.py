@@ -457,9 +457,8 @@ class SchedulerCore:
                 if isinstance(request, Reschedule) and answer.status == OK:
                     self._admit(waiting.partition, answer.timers[0], young, now_ms)
             case CancelAll() if answer.status == OK:
-                for sid in self._firing.of(request.key).difference(
-                    waiting.spared
-                ):  # which storage kept: a shard may have deferred them since
+                spared = waiting.spared  # storage kept them: a shard may have deferred them since
+                for sid in self._firing.of(request.key).difference(spared):
                     known = self._firing.get(sid)
                     if known is None or request.collapse not in ("", known.envelope.collapse):
                         continue
