@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from engine.config import Config
 from engine.core.model.json_depth import within_depth
 
 OK: Final = "ok"
@@ -227,23 +228,23 @@ def part_frame(id: str, generation: int, offset: int, text: str, progress: bytes
     )
 
 
-def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, depth_max: int, ending: bytes = b"") -> bytes:
+def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, config: Config, ending: bytes = b"") -> bytes:
     """The item that is published at the end: the one that began with its ending, the text or the list, the progress, and why it ended.
 
-    `depth_max`: levels of JSON in `data`.
+    A progress for which `data` has no room is left out: control characters take six bytes each.
     """
     members, ends = _members.decode(head.item), _members.decode(ending or b"{}")
     data: dict[str, Any] = {}
     for raw in (members.get("data"), ends.get("data")):
         data |= {} if raw is None else _members.decode(raw)
     if head.list:
-        data["items"] = values_of(text, depth_max - _LEVELS)
+        data["items"] = values_of(text, config.json_depth_max - _LEVELS)
     else:
         data["text"] = text.decode(errors="replace")
-    if progress:
-        data["progress"] = Raw(progress)
     if reason:
         data["ended"] = reason
+    if progress and len(_encode(data | {"progress": Raw(progress)})) <= config.data_bytes_max:
+        data["progress"] = Raw(progress)
     return _encode({**members, **ends, "data": data})
 
 

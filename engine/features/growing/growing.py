@@ -368,7 +368,7 @@ class Growing:
         gateway = self._gateway
         tenant = split_key(key)[0]
         ending = stored.head.idle if stored.reason == IDLE else stored.ending
-        item = item_at_end(stored.head, stored.text, stored.progress, stored.reason or "", self._config.json_depth_max, ending)
+        item = item_at_end(stored.head, stored.text, stored.progress, stored.reason or "", self._config, ending)
         defined = gateway.category_book.in_use(tenant)
         try:
             (result,) = await post_drafts(gateway, self._drafts(tenant, item, defined), defined)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import Config
 from engine.features.growing.core import BEHIND, FULL, IDLE, OK, Growth, Head, item_at_end, values_of
+
+CONFIG = Config(json_depth_max=9)
 
 
 def growth(text: bytes = b"") -> Growth:
@@ -100,10 +103,10 @@ def test_the_same_progress_is_shown_once() -> None:
 
 def test_the_message_at_the_end_has_text_progress_and_reason() -> None:
     head = Head(b'{"user":"u","type":"t","data":{"build":1}}', b"")
-    item = json.loads(item_at_end(head, "hé".encode(), b'{"value":1.0}', IDLE, 9))
+    item = json.loads(item_at_end(head, "hé".encode(), b'{"value":1.0}', IDLE, CONFIG))
     assert item == {"user": "u", "type": "t", "data": {"build": 1, "text": "hé", "progress": {"value": 1.0}, "ended": "idle"}}
     listed = msgspec.structs.replace(head, list=True)
-    assert json.loads(item_at_end(listed, b'{"a":1}\n2\n', b"", "", 9))["data"] == {"build": 1, "items": [{"a": 1}, 2]}
+    assert json.loads(item_at_end(listed, b'{"a":1}\n2\n', b"", "", CONFIG))["data"] == {"build": 1, "items": [{"a": 1}, 2]}
 
 
 @pytest.mark.parametrize(("text", "values"), [(b"", []), (b"1\n\nno json\n", [1, "no json"])])

@@ -504,3 +504,13 @@ async def test_a_full_list_of_short_lines_is_published(world: EdgeWorld) -> None
             offset = taken["have"]
     await end(world, begun, offset)
     assert messages(world)[0]["data"]["items"][-1] == "a"
+
+
+async def test_a_full_text_is_published_without_a_progress_of_control_characters(world: EdgeWorld) -> None:
+    context = {"title": "c" * (world.config.context_bytes_max - 20)}
+    begun, offset = await begin(world, data=context), 0
+    while (taken := await add(world, begun, offset, "a" * 100, progress={"text": "\1" * 200, "step": "\2" * 200}))["state"] == "ok":
+        offset = taken["have"]
+    await end(world, begun, offset, data={"more": "c" * (world.config.context_bytes_max - 20)})
+    data = messages(world)[0]["data"]
+    assert (len(data["text"]), "progress" in data) == (offset, False)
