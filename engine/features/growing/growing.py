@@ -352,7 +352,8 @@ class Growing:
         try:
             stored = await self._store.close(key, id, generation, size, "", ending, self._gateway.wall_ms(), _LEASE_MS)
             if isinstance(stored, StoredGrowth):
-                return await self._finish(key, id, stored)
+                result = await self._finish(key, id, stored)
+                return None if stored.reason == IDLE else result  # taken for lost just before: it has another ending
         except GrowthBehind as error:
             detail = f"the text has {error.args[0]} bytes here, not {size}: send the rest again"
             raise conflict(detail, type=BEHIND_PROBLEM, have=error.args[0]) from None

@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
+from engine.features.growing.core import IDLE
 from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.features.growing.store import GrowingStore
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
@@ -322,6 +323,15 @@ async def test_a_silent_publisher_chose_how_its_message_ends(redis_client: Redis
         assert (message["type"], message["data"]) == ("run.lost", {"run": 7, "why": "silent", "text": "", "ended": "idle"})
         again = await begin(world, writer="w2")
         assert (again["state"], again["ended"]) == ("ended", "idle")
+
+
+async def test_an_end_that_comes_too_late_is_not_taken_for_its_publishers(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST) as world:
+        begun = await begin(world, idle={"type": "run.lost"})
+        store = GrowingStore([redis_client], world.config)
+        await store.close(KEY, "m1", None, -1, IDLE, b"", 0, 60_000)
+        assert await end(world, begun, 0, type="run.done") == {"id": "m1", "state": "ended"}
+        assert [message["type"] for message in messages(world)] == ["run.lost"]
 
 
 @pytest.mark.parametrize(
