@@ -436,13 +436,16 @@ class Gateway:
         self.metrics.acks += 1
         for observer in self.observers:
             observer.acknowledged(connection.id, seq)
-        if seq > connection.acked:
-            if seq <= connection.sent:
-                if connection.pending_nacks is None:
+        pending_nacks = connection.pending_nacks
+        if seq > (connection.acked if pending_nacks is None else pending_nacks.acked):
+            was_sent = seq <= connection.sent
+            if was_sent:
+                if pending_nacks is None:
                     connection.acked = seq
                 else:
-                    connection.pending_nacks.acked = max(connection.pending_nacks.acked, seq)
-            self._links.send_shard(connection.shard, wire.Ack(connection.id, seq, client_ms), False)
+                    pending_nacks.acked = seq
+            # The shard may take no other number: in place of one that waits it would be lost with it, and that one is not sent again.
+            self._links.send_shard(connection.shard, wire.Ack(connection.id, seq, client_ms), not was_sent)
 
     def ack_ids(self, connection: Connection, ids: list[str], client_ms: int = 0) -> None:
         """The client has handled these messages; `client_ms` as in `ack`."""

@@ -3,12 +3,12 @@
     client frame --text/binary-->  WebSocketSession  --ack, nack, detach-->  Gateway
     client       <--write/ping---  WebSocketSession  <--on_messages, ...---  Gateway
 
-Budget. A cumulative ACK replaces the one before it on its way to the shard, so any number of them is taken. Every other frame costs an
-answer, a record for the shard, the check of a signature or an object of the library: it takes a token of the connection's bucket, a large
-one takes one per `_TOKEN_BYTES`. The bucket gains `client_frames_per_s`, and `client_frames_per_message` for each message delivered: a
-client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`, and those of
-`engine.gateway.feature_frames`) are bounded by number too, per connection and for all, so users cannot fill the table of unanswered
-calls that publishers need.
+Budget. A cumulative ACK of what was sent replaces the one before it on its way to the shard, so any number of them is taken. Every other
+frame costs an answer, a record for the shard, the check of a signature or an object of the library: it takes a token of the connection's
+bucket, a large one takes one per `_TOKEN_BYTES`. The bucket gains `client_frames_per_s`, and `client_frames_per_message` for each message
+delivered: a client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`, and those of
+`engine.gateway.feature_frames`) are bounded by number too, per connection and for all, so users cannot fill the table of unanswered calls
+that publishers need.
 
 `engine.transports.websocket_transport.DirectWebSocket` implements `write`, `ping` and `close` on a transport; the simulator has an
 implementation of its own.
@@ -137,7 +137,8 @@ class WebSocketSession(Connection):
         self.gateway.metrics.frames_received += 1
         seq, client_ms = client_frames.parse_ack(data)
         if seq >= 0:
-            self.gateway.ack(self, seq, client_ms)
+            if seq <= self.sent or self.spend(1):
+                self.gateway.ack(self, seq, client_ms)
             return
         if not self.spend_on(data):
             return

@@ -129,6 +129,28 @@ async def test_a_message_whose_acknowledgement_had_arrived_does_not_come_again()
     assert client.gateway.metrics.retries_spared == 1
 
 
+async def test_a_number_that_was_never_sent_replaces_no_acknowledgement() -> None:
+    """The link sends the latest lazy record of a connection: an eager one leaves behind the lazy one that waits."""
+    client = Client()
+    client.told(client.welcome, client.deliver(1))
+    sent: list[tuple[int, bool]] = []
+    client.world.send_shard = lambda _index, record, eager: sent.append((record.seq, eager))  # type: ignore[method-assign]
+    client.gateway.ack(client.socket, 1)
+    client.gateway.ack(client.socket, 99)
+    assert sent == [(1, False), (99, True)]
+
+
+async def test_a_lower_acknowledgement_takes_no_higher_ones_place_behind_a_refusal() -> None:
+    client = Client()
+    client.told(client.welcome, client.deliver(1), client.deliver(2))
+    records: list[Any] = []
+    client.world.shard.take = records.append  # type: ignore[method-assign]
+    client.gateway.nack(client.socket, ["m"], "no")
+    client.gateway.ack(client.socket, 2)
+    client.gateway.ack(client.socket, 1)
+    assert [record.seq for record in records if isinstance(record, wire.Ack)] == [2]
+
+
 async def test_new_messages_do_not_wait_for_one_that_comes_again() -> None:
     client = Client()
     client.told(client.welcome, client.deliver(1))
