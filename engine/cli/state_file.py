@@ -42,15 +42,19 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_state(data_dir: str | Path, state: EngineState) -> None:
-    """Write the file, atomically, with mode 0600."""
+    """Write the file, atomically, with mode 0600. Raises OSError; nothing is left of the attempt then."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{STATE_FILE}.", dir=data_dir)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
-    Path(draft).replace(Path(data_dir) / STATE_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+        Path(draft).replace(Path(data_dir) / STATE_FILE)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise
 
 
 def remove_state(data_dir: str | Path) -> None:
-    """Remove the file, if it exists."""
+    """Remove the file, if it exists. Raises OSError."""
     (Path(data_dir) / STATE_FILE).unlink(missing_ok=True)
 
 

@@ -38,7 +38,7 @@ from engine.cli.feature_checks import check_at_start
 from engine.cli.machine_checks import interpreter
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
-from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from engine.cli.state_file import STATE_FILE, EngineState, read_state, remove_state, write_state
 from engine.config import CATCH_MAILS, SECRETS, Config, store_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
@@ -357,7 +357,7 @@ class _Run:
             raise ClusterError(f"the controller does not start: {error}") from error
         if running != self._config:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
-            self._config = running
+            self._config = msgspec.structs.replace(running, data_dir=self._config.data_dir)  # of this process, maybe on another machine
 
     async def _unless_stopped(self, call: Awaitable[Any]) -> None:
         """Returns when the call has, or a signal has come. Raises what the call raises."""
@@ -432,8 +432,12 @@ class _Run:
             namespace=config.namespace,
             redis_url=display_url(config.redis_url),
         )
-        write_state(config.data_dir, state)
         show = self._console.print
+        try:
+            write_state(config.data_dir, state)
+        except OSError as error:  # which is no reason to stop what serves
+            path = Path(config.data_dir) / STATE_FILE
+            show(f"[yellow]warning:[/] {escape(str(path))} cannot be written ({error.strerror}): commands need --url", soft_wrap=True)
         show(placement_table(status))
         show(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
         show(ray_line(self._cluster.address, os.environ.get("RAY_AUTH_MODE", "")), soft_wrap=True, markup=False, highlight=False)
@@ -525,7 +529,11 @@ class _Run:
         In a cluster the actors are stopped only by a signal to this process. When it fails, they run on, and the next one that is started
         watches them.
         """
-        remove_state(self._config.data_dir)
+        try:
+            remove_state(self._config.data_dir)
+        except OSError as error:
+            path = Path(self._config.data_dir) / STATE_FILE
+            self._console.print(f"[yellow]warning:[/] {escape(str(path))} is left behind ({error.strerror})", soft_wrap=True)
         began = time.monotonic()
         if self._lives_on and not self._stop.is_set():
             self._console.print("the actors run on in the cluster; start `engine up` again to watch them, and stop that to stop them")

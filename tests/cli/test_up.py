@@ -23,6 +23,7 @@ from rich.console import Console
 
 from engine.cli import up
 from engine.cli.ray_cluster import ClusterError
+from engine.cli.state_file import STATE_FILE
 from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
@@ -213,8 +214,13 @@ async def _up(
     answers: list[dict[str, Any] | Exception | None],
     *,
     told: bool,
+    first: Path | None = None,
 ) -> tuple[Controller, str]:
-    """`engine up` that joins a cluster with an engine, up to the last answer; then it is told to stop, or it fails."""
+    """`engine up` that joins a cluster with an engine, up to the last answer; then it is told to stop, or it fails.
+
+    Args:
+        first: data directory of who started the engine; None: the same.
+    """
     monkeypatch.setattr(up, "_WATCH_S", 0.001)
     monkeypatch.setattr(up, "_SLOW_POLL_S", 0.001)
     config = Config(
@@ -228,7 +234,7 @@ async def _up(
             raise RuntimeError("a defect")
         run._stop.set()
 
-    controller = Controller(config, answers, end)
+    controller = Controller(msgspec.structs.replace(config, data_dir=str(first or tmp_path)), answers, end)
     actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _config, engine: controller))
     monkeypatch.setattr("engine.actors.ray_actors.remote_class", lambda _class: actor)
     monkeypatch.setattr(ray, "kill", lambda *_, **__: None)
@@ -288,6 +294,44 @@ async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_
     _, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
     assert printed.count("the controller does not answer") == 2, "once for the two that are missing, once at the end"
     assert printed.count("the controller answers again") == 1
+
+
+async def test_an_engine_found_running_is_noted_in_the_own_data_directory(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted: list[str | Path] = []
+    write = up.write_state
+    monkeypatch.setattr(up, "write_state", lambda data_dir, state: (noted.append(data_dir), write(data_dir, state)))
+    elsewhere = tmp_path / "of another machine"
+    controller, _ = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=True, first=elsewhere)
+    assert noted == [str(tmp_path)]
+    assert controller.stopped
+
+
+async def test_an_engine_that_cannot_be_noted_serves(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=True)
+    assert f"{tmp_path / STATE_FILE} cannot be written (No space left on device)" in printed
+    assert "ready in" in printed
+    assert controller.stopped
+    assert not list(tmp_path.iterdir())
+
+
+async def test_an_engine_whose_data_directory_cannot_be_written_is_drained(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_arguments: Any, **_named: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=True)
+    assert f"{tmp_path / STATE_FILE} is left behind (Read-only file system)" in printed
+    assert controller.stopped
 
 
 async def test_engine_up_ends_when_another_one_has_stopped_the_engine(
