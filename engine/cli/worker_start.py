@@ -18,6 +18,9 @@ _OF_SETUP = "--language=PYTHON"
 _FILES = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2))
 """The standard ones, as a C array of integers."""
 
+_ANSWER_S = 30.0
+"""For the server, which may still be loading. Ray waits for a worker for 60 s, and for each one after it as long."""
+
 _BY_COMMAND = ("--serialized-runtime-env-context", "--worker-type")
 
 
@@ -29,6 +32,7 @@ def forked(path: str, command: list[str]) -> bool:
     words = [word for word in command[2:] if word != _OF_SETUP]
     request = ascii((words, dict(os.environ), os.getcwd())).encode()
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    server.settimeout(_ANSWER_S)  # one that stands still accepts and answers nothing
     try:
         server.connect(path)
         server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _FILES)])

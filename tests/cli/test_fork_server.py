@@ -130,6 +130,17 @@ def test_without_a_server_a_worker_starts_by_its_command(programs: list[str], tm
     assert (found["loaded"], found["words"]) == (False, [programs[2], "--worker-id=ab"])
 
 
+def test_a_worker_starts_by_its_command_beside_a_server_that_stands_still(
+    programs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_start, "_ANSWER_S", 0.1, raising=False)
+    path = str(tmp_path / "workers.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        assert not worker_start.forked(path, [*programs, "--language=PYTHON"])
+
+
 async def test_forked_workers_leave_no_process_behind(server: ForkServer, programs: list[str], tmp_path: Path) -> None:
     started(server.path, [*programs, "--language=PYTHON"], tmp_path)
     await until(lambda: not process_of(server).children(), 30)
