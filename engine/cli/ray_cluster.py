@@ -332,14 +332,21 @@ def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:
 
 
 def _keep_auth_token(data_dir: Path) -> None:
-    """Keep the cluster token in the data directory where Ray cannot make one: the home of a container may be read-only."""
+    """Keep the cluster token in the data directory where Ray cannot make one: the home of a container may be read-only.
+
+    Raises:
+        ClusterError: it cannot be written.
+    """
     home = Path.home() / ".ray"
     if _auth_token_exists() or os.access(next(folder for folder in (home, *home.parents) if folder.exists()), os.W_OK):
         return
     path = data_dir / "ray-auth-token"
-    if not path.exists():
-        path.touch(0o600)
-        path.write_text(secrets.token_hex(32), "utf-8")
+    try:
+        if not path.exists() or not path.stat().st_size:  # empty where the disk was full
+            path.touch(0o600)
+            path.write_text(secrets.token_hex(32), "utf-8")
+    except OSError as error:
+        raise ClusterError(f"data_dir: the token of Ray cannot be written: {path}: {error.strerror}") from error
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(path.resolve())
 
 

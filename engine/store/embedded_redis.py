@@ -118,7 +118,7 @@ class DataDirLock:
     """Exclusive use of a data directory, until `release()` or the end of the process.
 
     Raises:
-        ConfigError: another engine uses the directory (the message has its pid), or it cannot be created.
+        ConfigError: another engine uses the directory (the message has its pid), or it cannot be created or written.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -136,9 +136,14 @@ class DataDirLock:
             raise ConfigError(
                 f"data_dir: another engine (pid {owner}) uses {data_dir}; stop it with `engine down`, or choose another --data-dir"
             ) from error
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(str(os.getpid()))
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # it tries again to write
+                self._file.close()
+            raise ConfigError(f"data_dir: cannot use {data_dir}: {error.strerror}") from error
 
     def release(self) -> None:
         """Release the directory for another engine."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import ray
@@ -58,6 +60,23 @@ def test_where_ray_cannot_be_kept_from_showing_it_a_secret_on_the_command_line_i
     monkeypatch.setattr(sys, "argv", ["engine", "up"])
     with ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
         assert not hasattr(utils, "get_entrypoint_name")
+
+
+def test_a_token_that_was_not_written_whole_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full, or the start was killed."""
+    monkeypatch.setattr(Path, "home", lambda: Path("/proc"))  # where nothing can be made
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    token = tmp_path / "ray-auth-token"
+    token.touch(0o600)
+    ray_cluster._keep_auth_token(tmp_path)
+    kept = token.read_text()
+    assert len(kept) == 64
+    assert token.stat().st_mode & 0o777 == 0o600
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    ray_cluster._keep_auth_token(tmp_path)
+    assert token.read_text() == kept
 
 
 def test_the_end_of_ray_leaves_a_redis_started_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

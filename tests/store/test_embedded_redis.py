@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -250,6 +251,17 @@ def test_a_second_engine_on_the_same_data_directory_is_refused_by_name(tmp_path:
         DataDirLock(tmp_path / "data")
     lock.release()
     DataDirLock(tmp_path / "data").release()
+
+
+def test_a_disk_without_room_for_the_lock_is_told_as_the_data_directory(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ConfigError, match=r"^data_dir: cannot use .*: File too large$"):
+            DataDirLock(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    DataDirLock(tmp_path).release()
 
 
 _ENGINE_THAT_IS_KILLED = """
