@@ -14,7 +14,8 @@ States of an accepted connection; the listener owns it until it is proven
 While strangers hold all places, new links of the engine's own actors are Ray calls; those that are open are not concerned.
 
 The key is read from Redis when it is first needed, and again, every `REREAD_S` at most, after a proof was rejected: it may have been
-rotated, or lost with Redis's data. While Redis is away, the key that was read last is used.
+rotated, or lost with Redis's data. While Redis is away, the key that was read last is used. Certificates that were renewed are those of
+the next connection.
 
 Crash points: there is no state to lose. A process that dies loses its connections, and the listener with them; its successor may get
 another port, and another actor its old one, where the proof fails.
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import socket
 import ssl
@@ -98,6 +100,15 @@ def tls_contexts(config: Config) -> TlsContexts | None:
     return contexts
 
 
+def _files_of_tls(config: Config) -> list[tuple[int, int, int]]:
+    """What changes with the files of `link_tls_*`; empty when they are not set, or one is missing."""
+    try:
+        found = [os.stat(path) for path in (config.link_tls_cert, config.link_tls_key, config.link_tls_ca) if path]
+    except OSError:
+        return []
+    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+
+
 def _no_password() -> str:
     raise ValueError("the private key is encrypted")  # else OpenSSL asks on the terminal
 
@@ -128,12 +139,20 @@ class LinkCredentials:
         self._doubted = False
         self._reading = asyncio.Lock()
         self._tls: tuple[TlsContexts | None] | None = None
+        self._tls_files: list[tuple[int, int, int]] = []  # as they were when `_tls` was made, or could not be
 
     @property
     def tls(self) -> TlsContexts | None:
-        """See `tls_contexts`. Raises ConfigError."""
-        if self._tls is None:
-            self._tls = (tls_contexts(self._config),)
+        """See `tls_contexts`. Changed files are read anew; while they cannot be used, what was read last is. Raises ConfigError."""
+        files = _files_of_tls(self._config)
+        if self._tls is None or files != self._tls_files:
+            try:
+                self._tls = (tls_contexts(self._config),)
+            except ConfigError as error:
+                if self._tls is None:
+                    raise
+                log.warning("%s goes on with the certificate that it has: %s", self.name, error)
+            self._tls_files = files
         return self._tls[0]
 
     def identity_of(self, name: str) -> bytes:
@@ -237,9 +256,8 @@ async def connect(host: str, port: int, credentials: LinkCredentials, callee: st
                 key, credentials.identity_of(credentials.name), credentials.identity_of(callee), secrets.token_bytes(NONCE_BYTES)
             )
             unproven = _Unproven(handshake, lambda: linked)
-            transport, _ = await loop.create_connection(
-                lambda: unproven, host, port, ssl=credentials.tls.caller if credentials.tls else None
-            )
+            tls = credentials.tls
+            transport, _ = await loop.create_connection(lambda: unproven, host, port, ssl=tls.caller if tls else None)
             _prepare(transport.get_extra_info("socket"))
             await unproven.protocol
     except BaseException as error:

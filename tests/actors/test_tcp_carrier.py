@@ -229,6 +229,20 @@ async def test_with_tls_both_ends_need_a_certificate_of_the_ca(keys: KeyStore, t
     await actor.end()
 
 
+async def test_certificates_that_were_replaced_are_those_of_the_next_connection(keys: KeyStore, tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, **certificates(tmp_path))
+    actor, caller = LinkActor(config, keys), edge(keys, config)
+    actor.listen_tcp()
+    await linked(actor, caller)
+    certificates(tmp_path)
+    await linked(actor, edge(keys, config))  # of a process that has started since
+    await linked(actor, caller)
+    Path(config.link_tls_key).write_bytes(b"")  # being written
+    await linked(actor, caller)
+    assert len(actor.opened) == 4
+    await actor.end()
+
+
 def test_tls_is_1_3_with_certificates_at_both_ends(tmp_path: Path) -> None:
     contexts = tls_contexts(Config(**certificates(tmp_path)))
     assert contexts is not None
