@@ -278,8 +278,13 @@ class Server(Process):
         return await self._links.exchange(session, seq, batch)
 
     async def address(self) -> Address:
-        """Where it listens for links; see `engine.actors.carrier`. Waits while the actor starts."""
-        await self._started()
+        """Where it listens for links; see `engine.actors.carrier`. Waits while the actor starts.
+
+        Raises:
+            TimeoutError: who asked has given up by now. Ray would keep the call, and let no more than a thousand in beside each other.
+        """
+        async with asyncio.timeout((self._config.link_timeout_ms + self._config.link_park_ms) / 1000):
+            await self._started()
         return self._address
 
     async def _started(self) -> None:

@@ -80,6 +80,16 @@ def test_a_server_waits_for_storage_however_long_it_takes(world: World) -> None:
     assert world.server._ready.is_set()
 
 
+def test_an_actor_that_starts_keeps_no_call_that_was_given_up(world: World) -> None:
+    """Ray runs a thousand calls of an actor at once, and those of the controller are among them."""
+    world.refusals = 10_000
+    world.run(0.1)
+    asked = world.loop.create_task(world.server.address())
+    config = Config()
+    world.run((config.link_timeout_ms + config.link_park_ms) / 1000 + 0.1)
+    assert isinstance(asked.exception(), TimeoutError)
+
+
 @pytest.mark.parametrize("step_s", [3600, 0.5, -0.5])
 def test_a_clock_set_forward_or_slightly_back_ends_nothing(world: World, step_s: float) -> None:
     world.run(3)
