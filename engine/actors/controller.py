@@ -48,7 +48,7 @@ from engine.core.controller.connection_balance import ConnectionBalance
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import RoutingTable
-from engine.core.shard.user_overview import SlowConnection, slowest
+from engine.core.shard.slow_connections import SlowConnection, slowest
 from engine.core.wire.records import POLL, TRANSPORTS
 from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
 from engine.store.controller_feature import ActorRows, ControllerFeature, ControllerPorts

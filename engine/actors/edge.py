@@ -47,7 +47,7 @@ from engine.api.operating import EngineControls
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import RoutingTable
-from engine.core.shard.user_overview import SlowConnection
+from engine.core.shard.slow_connections import SlowConnection
 from engine.errors import StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics

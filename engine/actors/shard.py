@@ -65,7 +65,7 @@ from engine.core.model.members import message_bytes_max
 from engine.core.model.routing import SlotMap
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
-from engine.core.shard.user_overview import SlowConnection, slow_connections, slowest
+from engine.core.shard.slow_connections import SlowConnection, slow_connections, slowest
 from engine.core.wire import records as wire
 from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
@@ -150,7 +150,7 @@ class Shard(Server):
         return self._core.slot_loads.per_s(self._now_ms()) if self._ready.is_set() else {}
 
     async def slow_clients(self, count: int, proof: bytes = b"") -> Sequence[SlowConnection]:
-        """The `count` slowest connections, the worst first (`engine.core.shard.user_overview`). Looks at some thousand at a time."""
+        """The `count` slowest connections, the worst first (`engine.core.shard.slow_connections`). Looks at some thousand at a time."""
         self._lock.check("slow_clients", proof)
         attached = self._core.connections.attached() if self._ready.is_set() else []
         found: Sequence[SlowConnection] = ()
@@ -263,6 +263,9 @@ class Shard(Server):
         self._failure = asyncio.get_running_loop().create_future()
         self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         client = self._client
+        ports = ShardPorts(self._config, self._credentials.name, self._first)
+        self._features = [on_shard(ports) for on_shard in FEATURES]
+        self._observers = [feature.observer for feature in self._features if feature.observer is not None]
         broadcasts = BroadcastLog(self._context.connect(self._config), self._config)
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         config = self._config
@@ -293,9 +296,7 @@ class Shard(Server):
         config, client, core, flush, now_ms = self._config, self._client, self._core, self._flush, self._now_ms
         journal, pages, offline, follower = self._journal, self._pages, self._offline, self._follower
         self._recovery.reach_log = follower.reach
-        ports = ShardPorts(config, self._credentials.name, self._first)
-        self._features = features = [on_shard(ports) for on_shard in FEATURES]
-        self._observers = [feature.observer for feature in features if feature.observer is not None]
+        features = self._features
         self._schedulers = SchedulerLinks(
             config,
             self._credentials,
@@ -333,7 +334,8 @@ class Shard(Server):
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
-        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, zone_here)
+        readers = {kind: reader for feature in self._features for kind, reader in feature.readers.items()}
+        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, zone_here, readers)
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)

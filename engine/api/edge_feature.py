@@ -12,7 +12,7 @@ from engine.api.access import Access, Status
 from engine.api.exposition.catalogue import FeatureMetrics
 from engine.auth.tokens import Authenticator
 from engine.config import Config
-from engine.core.shard.user_overview import SlowConnection
+from engine.core.shard.slow_connections import SlowConnection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 

@@ -1,8 +1,8 @@
 """Pending messages of a user whose bodies are not in memory, read by an edge for a digest or an export: from the offline stream, or the
 broadcast log.
 
-The shard owns the stream and knows which of its entries are pending (`engine.core.shard.backlog_reads`). An entry that is not found, or
-cannot be decoded, is left out: delivery announces it, or quarantines it.
+The shard owns the stream and knows which of its entries are pending: it names them. One that is not found, or cannot be decoded, is left
+out: delivery announces it, or quarantines it.
 """
 
 from __future__ import annotations

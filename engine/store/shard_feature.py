@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.shard.mailbox_store import DeadLetter
+from engine.core.shard.user_reads import UserReaders
 from engine.core.wire.records import Timer
 
 
@@ -64,6 +65,7 @@ class ShardFeature(Struct, frozen=True):
         observer: is told what passes; None: it need not know.
         counts: plain numbers of the shard's row in the status; None: it has none.
         drain: exports what only this process has, before it ends; None: there is nothing.
+        readers: answer questions about users, by their kinds.
         store_actions: takes the actions of fired timers; None: it takes none.
         store_dead_letters: takes messages that clients refused; None: it takes none.
     """
@@ -71,6 +73,7 @@ class ShardFeature(Struct, frozen=True):
     observer: ShardObserver | None = None
     counts: Callable[[], Mapping[str, int]] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
+    readers: UserReaders = {}
     store_actions: StoreActions | None = None
     store_dead_letters: StoreDeadLetters | None = None
 

@@ -38,7 +38,7 @@ from engine.core.model.revocation import Revocation
 from engine.core.model.routing import SLOTS, RoutingTable, SlotMap, spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
-from engine.core.shard.user_overview import SlowConnection
+from engine.core.shard.slow_connections import SlowConnection
 from engine.core.wire import records as wire
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.audit import endpoints as audit

@@ -25,7 +25,27 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe, Timer
+from engine.core.wire.records import (
+    WEBSOCKET,
+    Ack,
+    AckIds,
+    Attach,
+    Deliver,
+    DeliverShared,
+    Detach,
+    Explain,
+    Nack,
+    Post,
+    ReadBacklog,
+    ReadUser,
+    Shared,
+    Subscribe,
+    Timer,
+    Trace,
+)
+from engine.features.digest.core.backlog_reads import read_backlog
+from engine.features.policy.core.explain import explain, trace
+from engine.features.user_data.core import user_overview
 
 EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
@@ -65,6 +85,10 @@ def small_config(inbox: InboxLimits | None = None, **changes: Any) -> Config:
     return Config(**(values | changes))
 
 
+READERS = {Explain: explain, Trace: trace, ReadBacklog: read_backlog, ReadUser: user_overview}
+"""As the features of a shard have them."""
+
+
 class World:
     """The core, its storage, and the clock of the test."""
 
@@ -92,7 +116,7 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.config, spread(1), "e1", zone)
+        self.core = ShardCore(0, self.config, spread(1), "e1", zone, READERS)
         self.drops_followed = 0
         self.epoch += 1
         self.core.inbox_requests.epoch = self.epoch

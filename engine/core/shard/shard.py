@@ -56,6 +56,7 @@ from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
 from engine.core.shard.slot_release import SlotRelease
+from engine.core.shard.user_reads import UserReaders
 from engine.core.shard.user_requests import MAKES_USERS, UserRequest, UserRequests, admission_of
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.core.wire.records import (
@@ -97,7 +98,9 @@ class ShardCore:
         storage_work: what the shell's tasks read and write; one of them is not empty while a task has something to do.
     """
 
-    def __init__(self, index: int, config: Config, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
+    def __init__(
+        self, index: int, config: Config, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc, readers: UserReaders | None = None
+    ) -> None:
         self.index = index
         self.config = config
         self.slot_map = slot_map
@@ -114,7 +117,7 @@ class ShardCore:
         self.broadcast_audience = BroadcastAudience(config, store, step, self.delivery, output)
         self.inbox_requests = InboxRequests(config, store, output, data_epoch)
         self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
-        self.user_requests = UserRequests(config, store, self.connections, step, output, zone_of, self.inbox_requests)
+        self.user_requests = UserRequests(config, store, self.connections, step, output, zone_of, self.inbox_requests, readers or {})
         self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, zone_of, config.idempotency_caller_s * 1000)
         self.admission = Admission(config, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()

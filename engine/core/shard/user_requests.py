@@ -1,6 +1,5 @@
-"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, explain a
-message that would be or was published (`engine.core.shard.explain`), read the backlog (`engine.core.shard.backlog_reads`), and read and
-mark the inbox (`engine.core.shard.inbox_requests`), and show the user to an operator (`engine.core.shard.user_overview`).
+"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, read and
+mark the inbox (`engine.core.shard.inbox_requests`), and what features read (`engine.core.shard.user_reads`).
 
 Reads are answered at once. A change is durable before it is answered:
 
@@ -25,7 +24,9 @@ Limit: one change per request; those that wait count in the limit of posts that 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -35,13 +36,11 @@ from engine.core.journal.journal_records import Erased, Marked, Noticed, Profile
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import slot_of
-from engine.core.shard.backlog_reads import read_backlog
 from engine.core.shard.connections import Connections
-from engine.core.shard.explain import explain, trace
 from engine.core.shard.inbox_requests import InboxRequests
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
-from engine.core.shard.user_overview import user_overview
+from engine.core.shard.user_reads import ReadContext, UserReaders
 from engine.core.wire.outcomes import ERASED, Outcome
 from engine.core.wire.records import (
     OK,
@@ -79,7 +78,8 @@ MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 URGENT: Final = HIGH - 1
 """Before every priority: only the limit of what waits refuses it."""
 
-_READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, ReadUser)
+_OF_FEATURES: Final = (Explain, Trace, ReadBacklog, ReadUser)
+_READS: Final = (Probe, GetProfile, ReadInbox, *_OF_FEATURES)
 _URGENT_KINDS: Final = (Settle, Refuse, Probe, Erase)
 
 
@@ -111,7 +111,9 @@ class UserRequests:
         output: ShardOutput,
         zone_of: ZoneOf,
         inbox_requests: InboxRequests,
+        readers: UserReaders,
     ) -> None:
+        self._readers = readers
         self._inbox_requests = inbox_requests
         self._mailbox_store = mailbox_store
         self._connections = connections
@@ -132,20 +134,20 @@ class UserRequests:
         elif isinstance(record, GetProfile):
             profile = None if mailbox.user_state is None else mailbox.user_state.profile
             self._output.to_edges.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
-        elif isinstance(record, Explain):
-            self._output.to_edges.append((session, explain(mailbox, record, self._zone_of, self._config, now_ms)))
-        elif isinstance(record, Trace):
-            self._output.to_edges.append((session, trace(mailbox, record.ref, record.id)))
-        elif isinstance(record, ReadBacklog):
-            self._output.to_edges.append((session, read_backlog(mailbox, record, self._connections.data_epoch)))
         elif isinstance(record, ReadInbox):
             self._inbox_requests.read(mailbox, session, record)
-        elif isinstance(record, ReadUser):
-            presence = self._connections.presence.state(mailbox.key)
-            self._output.to_edges.append((session, user_overview(mailbox, record, presence)))
+        elif isinstance(record, _OF_FEATURES):
+            self._output.to_edges.append((session, self._read(mailbox, record, now_ms)))
         else:
             mailbox.active_ms = now_ms
             self._ask_change(mailbox, session, record, now_ms)
+
+    def _read(self, mailbox: Mailbox, record: Any, now_ms: int) -> Struct:
+        reader = self._readers.get(type(record))
+        if reader is None:
+            return Rejected(record.ref, UNAVAILABLE, "this shard does not answer that")
+        presence = self._connections.presence.state(mailbox.key)
+        return reader(mailbox, record, ReadContext(self._config, self._zone_of, self._connections.data_epoch, presence, now_ms))
 
     def _ask_change(self, mailbox: Mailbox, session: str, record: Change, now_ms: int) -> None:
         if isinstance(record, Settle):

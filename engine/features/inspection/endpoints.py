@@ -18,7 +18,7 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts, SlowClients
 from engine.auth import tokens
 from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.core.shard.user_overview import SlowConnection
+from engine.core.shard.slow_connections import SlowConnection
 from engine.features.inspection import description
 from engine.features.inspection.load_history import LoadHistory
 from engine.features.inspection.store import Quarantine

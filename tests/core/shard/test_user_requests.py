@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from engine.core.model.constants import HIGH, NORMAL
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import slot_of, spread
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.shard.mailbox_store import Swept
+from engine.core.shard.shard import ShardCore
 from engine.core.shard.user_requests import URGENT, admission_of
 from engine.core.wire.records import (
     OK,
@@ -28,6 +29,8 @@ from engine.core.wire.records import (
     Probe,
     Probed,
     ProfileIs,
+    ReadBacklog,
+    ReadUser,
     Rejected,
     SetProfile,
     Settle,
@@ -37,7 +40,7 @@ from engine.core.wire.records import (
     Trace,
     Traced,
 )
-from tests.support.shard_world import World, connected_world, delivered, of
+from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 KEY = "t:u"
 SLOT = slot_of(KEY)
@@ -502,3 +505,15 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
     world.persist()
     assert KEY not in world.pages
     assert [record.seq for record in of(world.publish(), Posted)] == [3]
+
+
+@pytest.mark.parametrize(
+    "asked", [Trace(9, KEY, "m"), ReadBacklog(9, KEY, 10, 1000), ReadUser(9, KEY)], ids=lambda asked: type(asked).__name__
+)
+def test_a_question_of_a_missing_feature_is_rejected(asked: Any) -> None:
+    world = World()
+    world.core = ShardCore(0, world.config, spread(1), "e1")
+    world.core.opened(EDGE)
+    world.publish()
+    (answer,) = of(world.ask(asked), Rejected)
+    assert (answer.ref, answer.status) == (9, UNAVAILABLE)

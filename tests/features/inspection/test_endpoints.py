@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from engine.core.shard.user_overview import SlowConnection
+from engine.core.shard.slow_connections import SlowConnection
 from engine.core.wire.records import ConnectionState
 from engine.features.inspection.store import QuarantinedRecord
 from tests.support.edge_world import edge_world

@@ -7,6 +7,8 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import Config
+from engine.core.commit.policy_step import utc
 from engine.core.inbox.inbox import ARCHIVED, READ, InboxLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
@@ -15,16 +17,18 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
-from engine.core.shard.backlog_reads import read_backlog
+from engine.core.shard.user_reads import ReadContext
 from engine.core.wire.records import ReadBacklog
+from engine.features.digest.core.backlog_reads import read_backlog
 from tests.support.mailbox_states import state_of
 from tests.support.mailboxes import KEY, mailbox
 
+CONTEXT = ReadContext(Config(), utc, "e1", "connected", 0)
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 
 
 def read(box: Mailbox, limit: int = 100, bytes_max: int = 1 << 20) -> tuple[list[int], list[int], bool]:
-    answer = read_backlog(box, ReadBacklog(1, KEY, limit, bytes_max), "e1")
+    answer = read_backlog(box, ReadBacklog(1, KEY, limit, bytes_max), CONTEXT)
     cold = [seq for first, last in answer.cold for seq in range(last, first - 1, -1)]
     return [row.seq for row in answer.rows], cold, answer.older
 
@@ -70,7 +74,7 @@ def test_signs_of_the_user_and_the_profile_come_along() -> None:
     profile = Profile(locale="zh")
     box.user_state = UserState(profile=profile, events={"seen.it": 7})
     box.left_ms, box.seen_ms = 5, 9
-    answer = read_backlog(box, ReadBacklog(1, KEY, 10, 1000), "e1")
+    answer = read_backlog(box, ReadBacklog(1, KEY, 10, 1000), CONTEXT)
     assert (answer.profile, answer.active_ms, answer.epoch) == (profile, [5, 9, 7], "e1")
 
 
@@ -86,7 +90,7 @@ def kept(count: int) -> Mailbox:
 
 
 def unread(box: Mailbox, limit: int = 100) -> tuple[list[tuple[int, bool]], list[int], list[int], bool]:
-    answer = read_backlog(box, ReadBacklog(1, KEY, limit, 1 << 20, unread=True), "e1")
+    answer = read_backlog(box, ReadBacklog(1, KEY, limit, 1 << 20, unread=True), CONTEXT)
     assert all(row.terms is not None and row.terms.category == "news" for row in answer.rows)
     cold = [seq for first, last in answer.cold for seq in range(last, first - 1, -1)]
     return [(row.seq, row.expires_ms > 0) for row in answer.rows], cold, answer.acked, answer.older
@@ -116,5 +120,5 @@ def test_acknowledged_bodies_that_are_in_storage_only_are_named_by_their_numbers
 def test_a_row_says_when_its_message_was_accepted() -> None:
     box = mailbox(1000, 2)
     box.hot[1].accepted_ms = 7
-    rows = read_backlog(box, ReadBacklog(1, KEY, 10, 1 << 20), "e1").rows
+    rows = read_backlog(box, ReadBacklog(1, KEY, 10, 1 << 20), CONTEXT).rows
     assert {row.seq: row.accepted_ms for row in rows}[1] == 7

@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from engine.core.inbox.inbox import UNREAD
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import Message
+from engine.core.shard.user_reads import ReadContext
 from engine.core.wire.records import BacklogIs, BacklogRow, ReadBacklog
 
 _LOOKS_PER_ROW = 4
 """Numbers looked at for each message that is asked for: between the pending ones there may be many acknowledged one by one."""
 
 
-def read_backlog(mailbox: Mailbox, asked: ReadBacklog, epoch: str) -> BacklogIs:
+def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: ReadContext) -> BacklogIs:
     """The answer to a read."""
     rows: list[BacklogRow] = []
     cold: list[int] = []
@@ -57,7 +58,7 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, epoch: str) -> BacklogIs:
     events = [] if user_state is None else list(user_state.events.values())
     signs = [at_ms for at_ms in (mailbox.left_ms, mailbox.seen_ms, *events) if at_ms]
     profile = None if user_state is None else user_state.profile
-    return BacklogIs(asked.ref, epoch, rows, _ranges([*cold, *acked]), older, profile, signs, acked)
+    return BacklogIs(asked.ref, context.data_epoch, rows, _ranges([*cold, *acked]), older, profile, signs, acked)
 
 
 def _row(message: Message, expires_ms: int) -> BacklogRow:

@@ -1,4 +1,4 @@
-"""What an operator may see of a user and of its connections: their state, no content. Read-only.
+"""What an operator may see of connections: their state, no content. Read-only.
 
 `slow_connections` chooses among all connections of a shard those that are behind. A client is slow when the oldest message that it has not
 acknowledged is older than a limit, or has used up its tries, which is what becomes of that.
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.wire.records import TRANSPORTS, ConnectionState, OpenWindow, ReadUser, Step, UserIs
+from engine.core.wire.records import TRANSPORTS, ConnectionState
 
 Attached = tuple[Mailbox, Attachment]
 
@@ -39,27 +39,6 @@ def connection_state(connection: Attachment) -> ConnectionState:
         _oldest_ms(connection),
         int(connection.rtt_ms),
         len(connection.exhausted),
-    )
-
-
-def user_overview(mailbox: Mailbox, asked: ReadUser, presence: str) -> UserIs:
-    """The answer to a read. Bounded by the limits of the mailbox: connections, topics, windows, decisions and events of a user."""
-    state, windows = mailbox.user_state, mailbox.windows
-    decisions = [] if state is None else [(one.id, Step(one.at_ms, one.event, one.reason, one.until_ms)) for one in state.timeline]
-    return UserIs(
-        asked.ref,
-        presence,
-        mailbox.head,
-        mailbox.floor,
-        mailbox.pending_count(),
-        len(mailbox.hot),
-        mailbox.seen_ms,
-        [connection_state(connection) for connection in mailbox.connections.values()],
-        sorted(mailbox.topics),
-        [] if windows is None else [OpenWindow(key, window.count, window.closes_ms) for key, window in windows.open.items()],
-        None if state is None else state.profile,
-        decisions,
-        {} if state is None else dict(state.events),
     )
 
 

@@ -1,10 +1,9 @@
-"""What an operator sees of users and connections: as they are, and without a trace."""
+"""What an operator sees of a user: as it is, and without a trace."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 
-from engine.core.shard.user_overview import slow_connections, slowest
 from engine.core.wire.records import ReadUser, UserIs
 from tests.support.mailbox_states import state_of
 from tests.support.shard_world import World, connected_world, of
@@ -36,22 +35,3 @@ def test_a_user_is_shown_with_every_connection_and_how_far_it_is_behind() -> Non
 def test_a_user_of_whom_nothing_is_known_is_offline_and_empty() -> None:
     shown = overview(World(), "nobody")
     assert (shown.presence, shown.head, shown.pending, shown.connections, shown.decisions) == ("offline", 0, 0, [], [])
-
-
-def test_who_does_not_acknowledge_is_slow_and_who_used_up_the_tries_is_the_worst() -> None:
-    world = World()
-    for conn, user in enumerate(("quick", "silent", "later")):
-        world.attach(conn, user)
-    world.publish("silent")
-    world.now_ms += 40
-    world.post("later")
-    world.publish("quick")
-    world.acknowledge(0, 1)
-    attached = world.core.connections.attached()
-    assert len(attached) == 3
-    found = slowest(slow_connections(attached, world.now_ms + 5, 5), 10)
-    assert [one.key for one in found] == ["t:silent", "t:later"]
-    assert [one.key for one in slowest(slow_connections(attached, world.now_ms + 5, 30), 10)] == ["t:silent"]
-    assert [one.key for one in slowest(slow_connections(attached, world.now_ms + 5, 5), 1)] == ["t:silent"]
-    next(connection for mailbox, connection in attached if mailbox.key == "t:later").exhausted = {1: (10**9, "x")}
-    assert [one.key for one in slowest(slow_connections(attached, world.now_ms, 1000), 10)] == ["t:later"]

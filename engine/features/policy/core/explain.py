@@ -9,15 +9,15 @@ decisions against messages. Not stored: the time of an acknowledgement, the outc
 
 from __future__ import annotations
 
-from engine.config import Config
 from engine.core.commit.group import NOBODY_CONNECTED
-from engine.core.commit.policy_step import PolicyStep, ZoneOf, facts_of
+from engine.core.commit.policy_step import PolicyStep, facts_of
 from engine.core.commit.window_step import WindowStep
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.contact_policy import Decision
-from engine.core.wire.records import Explain, Explained, Step, Traced
+from engine.core.shard.user_reads import ReadContext
+from engine.core.wire.records import Explain, Explained, Step, Trace, Traced
 
 _WORDS = {
     Decision.DELIVER: "deliver",
@@ -28,8 +28,9 @@ _WORDS = {
 }
 
 
-def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, config: Config, now_ms: int) -> Explained:
-    """Return the outcome that a post would have at the later of `now_ms` and its own time, with the reasons. Times in milliseconds."""
+def explain(mailbox: Mailbox, asked: Explain, context: ReadContext) -> Explained:
+    """Return the outcome that a post would have now, or at its own time if that is later, with the reasons."""
+    config, now_ms = context.config, context.now_ms
     post, at_ms = asked.post, max(asked.at_ms, now_ms)
     envelope = post.envelope
     known = mailbox.recent.get(envelope.id) if post.idempotent else None
@@ -47,7 +48,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, config: Config, n
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
-    policy_step = PolicyStep(zone_of, config.counted_max, at_ms)
+    policy_step = PolicyStep(context.zone_of, config.counted_max, at_ms)
     merging = WindowStep([], {}, config.windows_max, at_ms, policy_step)
     verdict = policy_step.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
     word, until_ms = "deliver", 0
@@ -67,8 +68,9 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, config: Config, n
     return Explained(asked.ref, word, reasons, until_ms or (asked.at_ms if asked.at_ms > now_ms else 0))
 
 
-def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
+def trace(mailbox: Mailbox, asked: Trace, _context: ReadContext) -> Traced:
     """Return the state of a message and the steps that memory has of it. The state is empty for an unknown id."""
+    ref, id = asked.ref, asked.id
     entries = [] if mailbox.user_state is None else [entry for entry in mailbox.user_state.timeline if entry.id == id]
     steps = [Step(entry.at_ms, entry.event, entry.reason, entry.until_ms) for entry in entries]
     known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
