@@ -398,7 +398,9 @@ class Mailbox:
             return None
         message = self._release(seq)
         if message is not None:
-            self._land(message)
+            for connection in self.connections.values():
+                if seq <= connection.sent:  # else it may have an early copy, which is to be revoked
+                    connection.land(message)
         self.cold_attempts.pop(seq, None)
         self.lose(seq, seq)
         return message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.core.journal.stored_formats import decode_page
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
-from engine.core.wire.records import SSE, Deliver, GapRange, Post, Revoke
+from engine.core.wire.records import SSE, Deliver, DeliverEarly, GapRange, Post, Revoke
 from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 
@@ -127,6 +127,21 @@ def test_a_message_sent_while_its_successor_was_written_is_revoked_where_it_was_
     world.crash()
     said = world.connect(2, cursor=1)
     assert (gaps(said), counts(said, 2)) == ([(2, 2)], [("a1", 2)])
+
+
+def test_an_early_copy_sent_while_its_successor_was_written_is_revoked() -> None:
+    world = World(window=1)
+    world.connect(1, early=True)
+    world.publish("u", "x")
+    world.publish("u", "other", priority=HIGH)  # an early copy: there is no room for another one
+    world.publish("u", "a0", collapse="k", priority=HIGH)
+    world.post("u", "a1", collapse="k", priority=HIGH)
+    group = world.take_group()
+    world.ack_ids(1, "other")
+    assert [seq for record in of(world.said(), DeliverEarly) for seq, _, _ in record.messages] == [3]
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert [(record.conn, record.ids) for record in of(world.settle(), Revoke)] == [(1, ["a0"])]
 
 
 def test_a_lesser_message_supersedes_nothing_of_more_weight() -> None:
