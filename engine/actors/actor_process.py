@@ -42,7 +42,7 @@ from engine.actors.socket_carrier import Address, CalleeConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.formats import FORMATS
-from engine.errors import ClockSetBack, FormatsTooNew, StorageUnavailable
+from engine.errors import ClockSetBack, FormatsTooNew, StorageUnavailable, Unavailable
 from engine.store.redis_client import connect
 from engine.store.sealed_config import SealedConfig
 
@@ -281,10 +281,13 @@ class Server(Process):
         """Where it listens for links; see `engine.actors.carrier`. Waits while the actor starts.
 
         Raises:
-            TimeoutError: who asked has given up by now. Ray would keep the call, and let no more than a thousand in beside each other.
+            Unavailable: who asked has given up by now. Ray would keep the call, and let no more than a thousand in beside each other.
         """
-        async with asyncio.timeout((self._config.link_timeout_ms + self._config.link_park_ms) / 1000):
-            await self._started()
+        try:
+            async with asyncio.timeout((self._config.link_timeout_ms + self._config.link_park_ms) / 1000):
+                await self._started()
+        except TimeoutError:
+            raise Unavailable(f"{self.role} {self._index} is starting") from None
         return self._address
 
     async def _started(self) -> None:

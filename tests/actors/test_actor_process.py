@@ -12,7 +12,7 @@ import pytest
 
 from engine.actors.actor_process import ProcessContext, Server, lasting
 from engine.config import Config
-from engine.errors import StorageUnavailable
+from engine.errors import StorageUnavailable, Unavailable
 from tests.sim.loop import SimLoop
 
 
@@ -87,7 +87,7 @@ def test_an_actor_that_starts_keeps_no_call_that_was_given_up(world: World) -> N
     asked = world.loop.create_task(world.server.address())
     config = Config()
     world.run((config.link_timeout_ms + config.link_park_ms) / 1000 + 0.1)
-    assert isinstance(asked.exception(), TimeoutError)
+    assert isinstance(asked.exception(), Unavailable)
 
 
 @pytest.mark.parametrize("step_s", [3600, 0.5, -0.5])

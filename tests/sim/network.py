@@ -16,8 +16,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 
+from engine.errors import Unavailable
 from tests.sim.cuts import CALLS, Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
@@ -93,10 +94,10 @@ class Network:
         self.loop.call_later(self._hop_s(), self._arrive, caller, callee, method, args, lost, future, context=self.loop.outside)
         return future
 
-    def _fail(self, future: asyncio.Future[Any], delay_s: float, error: RayActorError | None = None) -> None:
+    def _fail(self, future: asyncio.Future[Any], delay_s: float, error: RayError | None = None) -> None:
         self.loop.call_later(delay_s, self._set_error, future, error or RayActorError(), context=self.loop.outside)
 
-    def _set_error(self, future: asyncio.Future[Any], error: RayActorError) -> None:
+    def _set_error(self, future: asyncio.Future[Any], error: RayError) -> None:
         if not future.done():
             future.set_exception(error)
 
@@ -125,7 +126,9 @@ class Network:
         if task.cancelled() or not process.alive:  # it was killed
             self._fail(future, self._hop_s())
             return
-        if (error := task.exception()) is not None:
+        if isinstance(error := task.exception(), Unavailable):
+            self._fail(future, self._hop_s(), RayError(error))
+        elif error is not None:
             self.broken.append(f"{process} raised {error!r}")
             self._fail(future, self._hop_s())
         elif lost:
