@@ -16,6 +16,9 @@ import msgspec
 Token = str | Callable[[], str | Awaitable[str]]
 """A token, or a function (plain or async) that returns a fresh one each time it is called."""
 
+TOKEN_TIMEOUT_S: Final = 30.0
+"""Of one call of such a function that is async, and of the wait for one that is under way."""
+
 _SECURE: Final = {"http": False, "ws": False, "https": True, "wss": True}
 
 
@@ -84,14 +87,20 @@ class Credentials:
 
         Any number of requests may be refused with one token, or find it expired: the first asks the source, for all.
 
-        Raises whatever the source raises.
+        Raises whatever the source raises, and TimeoutError when it does not return within `TOKEN_TIMEOUT_S`.
         """
         if not isinstance(self._source, str) and (fresh or self._stale(refused)):
-            async with self._asking:
-                if fresh or self._stale(refused):
-                    answer = self._source()
-                    self._current = await answer if inspect.isawaitable(answer) else answer
-                    self._late = (expires_s(self._current) or math.inf) <= time.time()
+            limit = asyncio.timeout(TOKEN_TIMEOUT_S)
+            try:
+                async with limit, self._asking:
+                    if fresh or self._stale(refused):
+                        answer = self._source()
+                        self._current = await answer if inspect.isawaitable(answer) else answer
+                        self._late = (expires_s(self._current) or math.inf) <= time.time()
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise TimeoutError(f"the token function has not returned within {TOKEN_TIMEOUT_S:g} s") from error
         assert self._current is not None
         return self._current
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engine.client import credentials as credentials_module
 from engine.client.credentials import Credentials, EngineUrl, expires_s, parse_url
 
 
@@ -105,3 +107,22 @@ async def test_a_token_that_comes_expired_is_used_until_it_is_refused() -> None:
     assert credentials.renew_in_s() is None
     assert await credentials.get(refused=issued[0]) == issued[1]
     assert len(issued) == 2
+
+
+async def test_a_source_that_never_returns_is_an_error_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials_module, "TOKEN_TIMEOUT_S", 0.05)
+    calls = 0
+
+    async def source() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+        return "tok"
+
+    credentials = Credentials(source)
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*(credentials.get() for _ in range(3)), return_exceptions=True)
+    assert {str(answer) for answer in answers} <= {"the token function has not returned within 0.05 s", "tok"}
+    assert isinstance(answers[0], TimeoutError)
+    assert await credentials.get() == "tok"
