@@ -132,6 +132,11 @@ class _Held:
         """It brings nothing any more."""
         return self._reader.done()
 
+    @property
+    def forsaken(self) -> bool:
+        """The event loop in which it was opened is closed, and so is it."""
+        return self._reader.get_loop().is_closed()
+
     async def publish(self, items: bytes) -> Response:
         """Send a frame; returns its answer. Raises ConnectionError when the connection ends before."""
         self._count += 1
@@ -314,7 +319,7 @@ class HeldPublishing:
         """Close the connections. What is unanswered raises ConnectionError."""
         self._not_before_s = math.inf
         async with self._opening:  # one that is being opened is closed too
-            await asyncio.gather(*(held.close() for held in self._connections))
+            await asyncio.gather(*(held.close() for held in self._connections if not held.forsaken))
         await self._requests.close()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from engine.client.credentials import parse_url
 from engine.client.held_publishing import ITEMS_BYTES_MAX, PATH, UNDER_WAY_BYTES_MAX, HeldPublishing
 from engine.core.wire import records as wire
 from engine.errors import Forbidden, Unauthorized, Unreachable
+from tests.support.background_loop import in_background
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.publish_server import running
 from tests.support.waiting import until
@@ -438,3 +441,17 @@ async def test_a_request_has_the_time_that_a_handshake_without_an_answer_has_lef
         assert (await attempt(carrier, "tok", timeout_s=0.5)).status == 202
         assert had[0] <= 0.25
         await carrier.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_publisher_goes_on_after_its_event_loop_was_closed() -> None:
+    with in_background(edge_world()) as world:
+        publisher = publisher_of(world, timeout_s=60)
+        begun_s = time.monotonic()
+        for _ in range(2):
+            assert asyncio.run(publisher.publish(user="u1", type="t")).status == "accepted"
+            assert asyncio.run(publisher.signal_sums("views")) == {"views": 0}
+        assert time.monotonic() - begun_s < 30, "no attempt waited for an answer on a connection of a closed loop"
+        asyncio.run(publisher.close())
+        del publisher
+        gc.collect()
