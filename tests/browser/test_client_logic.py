@@ -122,6 +122,19 @@ async def test_a_new_epoch_starts_the_cursor_anew_and_still_drops_known_ids(page
     assert result == ["8-4", "settled", "new", "8-5"]
 
 
+async def test_message_that_is_open_over_two_new_epochs_is_shown_once(page: Page, scripted: ScriptedEngine) -> None:
+    verdicts = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger();
+        const receive = (epoch) => ledger.receive({ id: "a", seq: 1, event_id: `${epoch}-1` });
+        const verdicts = [receive("7")];
+        for (const epoch of ["8", "9"]) ledger.welcome({ epoch, resumed: "gap", from: 1 });
+        return [...verdicts, receive("9")];""",
+    )
+    assert verdicts == ["new", "open"]
+
+
 async def test_message_that_is_open_over_a_new_epoch_is_shown_once(page: Page, scripted: ScriptedEngine) -> None:
     steps = await run(
         page,
@@ -404,6 +417,33 @@ async def test_the_cursor_outlives_the_page_in_storage(page: Page, scripted: Scr
     assert scripted.connects[-1] == ("websocket", None)
 
 
+async def test_engines_under_two_paths_of_a_host_have_cursors_of_their_own(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("window.more = () => ({ storage: sessionStorage })")
+    await connect(page, scripted)
+    await scripted.publish_until_acknowledged()
+    await page.evaluate("client.close()")
+    await start(page, scripted, url=f"{scripted.url}/staging")
+    await wait(page, "events.some(([type, { state }]) => type === 'state' && state === 'reconnecting')")
+    assert await page.evaluate("client.lastEventId") is None, "it would acknowledge messages of the other engine that nobody saw"
+
+
+async def test_a_user_known_to_a_cookie_alone_leaves_no_cursor_to_the_next(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await connect(page, scripted, token="")
+    await scripted.publish_until_acknowledged()
+    await page.reload()
+    await connect(page, scripted, token="")  # somebody else may have signed in
+    assert scripted.connects[-1] == ("websocket", None)
+    await page.reload()
+    await connect(page, scripted, token="", share="user-17")  # the application knows who it is
+    await scripted.publish_until_acknowledged()
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 100))")
+    await page.reload()
+    await connect(page, scripted, token="", share="user-17")
+    assert scripted.connects[-1] == ("websocket", "7-2")
+
+
 async def test_a_cursor_of_a_lost_epoch_is_said_as_a_gap(page: Page, scripted: ScriptedEngine) -> None:
     scripted.publish()
     await start(page, scripted, lastEventId="6-400")
@@ -538,6 +578,32 @@ async def test_a_renewal_that_failed_is_tried_again_before_the_token_expires(pag
     await start(page, scripted, getToken=True)
     await scripted.until(lambda: any(frame["type"] == "auth" for frame in scripted.frames))
     assert len(scripted.connects) == 1
+
+
+async def test_a_token_function_that_never_returns_is_asked_again(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """(token) => {
+          const later = setTimeout;
+          window.setTimeout = (run, ms, ...more) => later(run, ms / 100, ...more);
+          let asked = 0;
+          window.more = () => ({ getToken: () => (++asked > 1 ? token : new Promise(() => {})) });
+        }""",
+        token(),
+    )
+    await start(page, scripted, getToken=True)
+    await wait(page, "client.state === 'open'")
+    assert "getToken" in next(one["reason"] for one in await events(page, "state") if one["state"] == "reconnecting")
+
+
+async def test_a_page_of_a_proxy_is_no_inbox(page: Page, scripted: ScriptedEngine) -> None:
+    async def page_of_a_proxy(route: Route) -> None:
+        await route.fulfill(status=200, content_type="text/html", body="<title>Log in</title>")
+
+    await page.route("**/v1/inbox?*", page_of_a_proxy)
+    await connect(page, scripted)
+    refused = await page.evaluate("client.inbox().catch(({ name, status, message }) => [name, status, message])")
+    assert refused == ["Refused", 200, "the answer is not an engine's"]
 
 
 async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scripted: ScriptedEngine) -> None:

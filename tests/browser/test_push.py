@@ -6,6 +6,7 @@ and DevTools hand its pushes, decrypted, to the service worker. The requests of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -200,6 +201,25 @@ async def test_a_push_that_was_read_on_another_device_is_withdrawn(world: World)
     await world.shown("m1", "m2")
     scripted.mark("read", ids=["m2"])
     await world.shown("m1")
+
+
+@pytest.mark.parametrize("mark", ["read", "archive"])
+async def test_pushes_up_to_a_message_that_is_marked_are_withdrawn(world: World, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, scripted = world.page, world.scripted
+    scripted.keeps_inbox = True
+    monkeypatch.setattr(scripted, "say_counts", lambda: None)  # the client has not asked for them
+    await start(page, scripted)
+    await page.evaluate("client.enablePush()")
+    for _ in range(3):
+        scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 3")
+    await scripted.until(lambda: not scripted.pending)
+    for id in ("m1", "m2", "m3"):
+        await world.push(id)
+    await world.shown("m1", "m2", "m3")
+    await page.evaluate(f"client.mark('{mark}', {{ upto: 2 }})")
+    async with asyncio.timeout(10):  # the browser itself closes them all after 20 s
+        await world.shown("m3")
 
 
 async def test_pushes_of_messages_that_were_put_away_are_withdrawn(world: World) -> None:

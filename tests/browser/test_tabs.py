@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, Page
 
-from tests.support.client_page import connect, events, shown, wait
+from tests.support.client_page import connect, events, shown, start, wait
 from tests.support.scripted_engine import ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -198,6 +198,25 @@ async def test_a_tab_that_is_frozen_loses_the_connection_to_one_that_is_not(cont
         await wait(one, "events.some(([type, detail]) => type === 'message' && detail.seq === 2)")
     assert await shown(second) == [1, 2]
     await scripted.until(lambda: len(scripted.queues) == 1 and not scripted.pending)
+
+
+async def test_a_tab_gets_no_welcome_of_the_user_before(context: BrowserContext, scripted: ScriptedEngine) -> None:
+    scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
+    first = await context.new_page()
+    await first.goto(f"{scripted.url}/blank")
+    tokens = [token("demo"), token("other")]
+    await first.evaluate("(tokens) => { window.more = () => ({ getToken: async () => tokens.shift() }) }", tokens)
+    await connect(first, scripted, getToken=True, share=True)
+    scripted.refuse = dict.fromkeys(("websocket", "sse", "poll"), 503)
+    scripted.cut(4401, "the token has expired")
+    await scripted.until(lambda: scripted.tokens[-1] == token("other"))
+    second = await context.new_page()
+    await second.goto(f"{scripted.url}/blank")
+    await start(second, scripted, token=token("other"), share=True)
+    await wait(second, "client.state === 'reconnecting'")
+    await second.evaluate("client.reconnect()")  # it joins once more, and has heard all of the first answer by the second
+    await wait(second, "events.filter(([type, { state }]) => type === 'state' && state === 'reconnecting').length > 2")
+    assert await events(second, "welcome") == []
 
 
 async def test_other_users_and_other_devices_have_connections_of_their_own(context: BrowserContext, scripted: ScriptedEngine) -> None:

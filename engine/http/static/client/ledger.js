@@ -21,7 +21,7 @@ export function parseEventId(text) {
  */
 export class Ledger {
   /** @type {Map<string, Message>} shown and not settled, in the order of arrival */ #open = new Map();
-  /** @type {Set<string>} ids shown and not settled in the last epoch; they may come again under other numbers */ #former = new Set();
+  /** @type {Set<string>} ids shown and not settled in former epochs; they may come again under other numbers */ #former = new Set();
   /** @type {Map<string, string>} id -> event id, "" when unknown; oldest first, bounded */ #settled = new Map();
   /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
   /** @type {Map<string, string>} id -> reason, not confirmed yet */ #refused = new Map();
@@ -65,7 +65,7 @@ export class Ledger {
    * @param {{epoch: string, resumed: string, from: number}} welcome */
   welcome({ epoch, resumed, from }) {
     if (epoch !== this.epoch) {
-      this.#former = new Set(this.#open.keys());
+      for (const id of this.#open.keys()) this.#former.add(id);
       this.#open.clear(); // sequence numbers of another epoch mean nothing here
     }
     if (epoch !== this.epoch || resumed === "gap") this.#restart(epoch, from - 1);

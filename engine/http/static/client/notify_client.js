@@ -23,7 +23,7 @@
  * @property {string} [device] Name of this device.
  * @property {string} [lastEventId] Cursor to start from, when the application keeps its own.
  * @property {import("./cursor_store.js").CursorStore | Pick<Storage, "getItem" | "setItem">} [storage] Keeps the cursor of each user across
- *   page loads; IndexedDB when left out.
+ *   page loads; IndexedDB when left out. Not used where neither the token nor `share` names the user.
  * @property {boolean | string} [share] One connection for all tabs that have the same user, engine and device; a string names who shares,
  *   which is needed where the user is not known from a token. Default false.
  * @property {number} [pauseHiddenMs] Disconnects a page that has been hidden for so long, until it is visible. Default: never.
@@ -51,6 +51,7 @@ const PROBE_TIMEOUT_MS = 5_000; // after sleep or a network change: how long a l
 const PROBES_PER_HEARTBEAT = 3;
 const STABLE_MS = 5_000; // a link that lived shorter was no success, else accept-then-close would be retried at full speed
 const UPGRADE_MAX_MS = 600_000;
+const TOKEN_TIMEOUT_MS = 30_000; // of one call of `getToken`
 const RENEW_MIN_MS = 1000; // between two attempts to get a fresh token for an open connection
 const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
@@ -88,7 +89,7 @@ export class NotifyClient extends EventTarget {
   /** @type {Promise<void> | undefined} until the token that is being asked for is there */ #freshening;
   /** @type {string | undefined} of engine and user */ #key;
   /** @type {import("./cursor_store.js").CursorStore} */ #store;
-  #user = ""; // by the token
+  #user = ""; // by the token, or else by the name in `share`; "" where nobody knows
   /** @type {string | null} */ #saved = null;
   /** @type {Tabs | null} */ #tabs = null;
   /** @type {any} the last one of this connection */ #welcome = null;
@@ -248,6 +249,7 @@ export class NotifyClient extends EventTarget {
     if (mark === "read" || mark === "archive") {
       if ("ids" in which) this.#withdraw(which.ids);
       else if ("all" in which) this.#withdraw();
+      else if (this.#push.kept) this.#withdrawThose((one) => one.read).catch((error) => this.#pushFailed(error));
     }
     return answer;
   }
@@ -418,6 +420,11 @@ export class NotifyClient extends EventTarget {
 
   // -- connecting --
 
+  /** Of the engine: a host may have several, each below a path. */
+  get #place() {
+    return this.url.host + this.url.pathname.replace(/\/$/, "");
+  }
+
   async #connect() {
     const turn = ++this.#turn;
     clearTimeout(this.#timers.retry);
@@ -444,7 +451,11 @@ export class NotifyClient extends EventTarget {
   }
 
   async #renew() {
-    const token = await this.options.getToken?.();
+    /** @type {ReturnType<typeof setTimeout> | undefined} */ let late;
+    const never = new Promise((_, reject) => {
+      late = setTimeout(() => reject(new Error(`getToken has given no token within ${TOKEN_TIMEOUT_MS / 1000} s`)), TOKEN_TIMEOUT_MS);
+    });
+    const token = await Promise.race([this.options.getToken?.(), never]).finally(() => clearTimeout(late));
     await this.#useToken(token);
     const link = this.#link;
     if (link?.openedMs && link.duplex && !link.shared) link.send({ type: "auth", token });
@@ -453,18 +464,19 @@ export class NotifyClient extends EventTarget {
   /** @param {string | undefined} token */
   async #useToken(token) {
     const { tenant = "default", sub = "", exp } = readClaims(token ?? "");
-    const key = `notify:${this.url.host}:${tenant}:${sub}`;
+    const user = sub || (typeof this.options.share === "string" ? this.options.share : "");
+    const key = `notify:${this.#place}:${tenant}:${user}`;
     const other = key !== this.#key;
     if (other) {
       const given = this.#key === undefined ? this.options.lastEventId : null; // another user has another cursor
-      const kept = await this.#kept(key);
+      const kept = user ? await this.#kept(key) : null; // a cookie alone may be another user's by now
       this.#saved = given ?? kept?.cursor ?? null;
       this.#ledger = new Ledger(this.#saved, { settled: kept?.settled });
       this.#leaveTabs();
-      this.counts = null;
+      this.#welcome = this.counts = null;
     }
     const another = other && this.#key !== undefined;
-    this.#user = sub;
+    this.#user = user;
     this.#token = token;
     this.#key = key;
     // One that has expired by this page's clock would be renewed without end where that is ahead: the engine tells when it has.
@@ -530,7 +542,7 @@ export class NotifyClient extends EventTarget {
   // -- tabs that share --
 
   #shares() {
-    return Boolean(this.options.share && Tabs.available && (this.#user || typeof this.options.share === "string"));
+    return Boolean(this.options.share && Tabs.available && this.#user);
   }
 
   /** Whether another tab has the connection. */
@@ -539,7 +551,7 @@ export class NotifyClient extends EventTarget {
   }
 
   async #enterTabs() {
-    const group = typeof this.options.share === "string" ? `notify:${this.url.host}:${this.options.share}` : this.#key;
+    const group = typeof this.options.share === "string" ? `notify:${this.#place}:${this.options.share}` : this.#key;
     /** @type {Tabs | undefined} */ let tabs;
     try {
       tabs = this.#tabs = new Tabs(`${group}:${this.options.device ?? ""}`, {
@@ -1008,13 +1020,13 @@ export class NotifyClient extends EventTarget {
 
   async #save() {
     this.#unsaved = true;
-    if (this.#saving || this.#key === undefined || this.#follows()) return;
+    if (this.#saving || !this.#user || this.#follows()) return;
     this.#saving = true;
     try {
       while (this.#unsaved) {
         this.#unsaved = false;
         this.#saved = this.lastEventId;
-        if (this.#saved) await this.#store.save(this.#key, this.#ledger.kept);
+        if (this.#saved) await this.#store.save(/** @type {string} */ (this.#key), this.#ledger.kept);
       }
     } catch (error) {
       this.#emit("error", { code: "storage", detail: String(error) });

@@ -17,12 +17,13 @@ export function retryAfterMs({ headers }) {
   return seconds > 0 ? seconds * 1000 : undefined;
 }
 
-/** The body of a successful answer, null when it has none. @param {URL} url @param {RequestInit} init @returns {Promise<any>} @throws {Refused} */
+/** The body of a successful answer, null for a 204. @param {URL} url @param {RequestInit} init @returns {Promise<any>} @throws {Refused} */
 export async function request(url, init) {
   const response = await fetch(url, init).catch((error) => {
     throw new Refused(0, String(error.message ?? error));
   });
   const answer = await response.json().catch(() => null); // 204, or a proxy's own page
+  if (response.ok && !answer && response.status !== 204) throw new Refused(response.status, "the answer is not an engine's");
   if (response.ok) return answer;
   throw refusalOf(response.status, answer, retryAfterMs(response));
 }
