@@ -13,7 +13,7 @@ import ray
 import yaml
 from ray.scripts.scripts import start
 
-from engine.cli.ray_cluster import LOCAL_RESOURCES
+from engine.cli.ray_cluster import LOCAL_RESOURCES, NODE_SETTINGS
 from engine.cli.settings import load
 from engine.config import Config
 from tests.support.kubernetes import service_variables
@@ -86,6 +86,15 @@ def test_the_api_accepts_every_part(part: dict[str, Any]) -> None:
     for group in (CLUSTER["headGroupSpec"], *GROUPS):
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
         kubernetes_validate.validate(pod(group["template"]), kubernetes_validate.latest_version(), strict=True)
+
+
+def test_every_node_of_ray_waits_as_long_for_its_head() -> None:
+    """That of `engine up`, too: without it the pod ends after a minute."""
+    up = next(part["spec"] for part in PARTS if part["kind"] == "Deployment")
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    for group in (CLUSTER["headGroupSpec"], *GROUPS, up):
+        (container,) = group["template"]["spec"]["containers"]
+        assert environment(container).get(name) == NODE_SETTINGS[name], container["name"]
 
 
 def test_the_ray_version_is_the_one_of_the_lock() -> None:
