@@ -44,7 +44,8 @@ _TOKEN_BYTES: Final = 256
 """The size up to which a frame takes one token: a message id and what is around it."""
 
 Verify = Callable[[str], Principal]
-"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope of the connection."""
+"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope of the connection, 503 where
+that cannot be told now."""
 
 
 class WebSocketSession(Connection):
@@ -256,6 +257,8 @@ class WebSocketSession(Connection):
         except Problem as problem:
             if problem.status == 403:
                 self.close(FORBIDDEN, problem.detail)
+            elif problem.status == 503:  # what it takes to check the token is away: the client sends it again, or connects with it
+                self.write(client_frames.error("unavailable", problem.detail))
             else:
                 self._malformed(problem.detail, "unauthorized")
             return

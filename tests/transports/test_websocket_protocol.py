@@ -460,6 +460,21 @@ async def test_ten_tokens_that_are_not_valid_close_1008() -> None:
         assert (await closed_with(socket))[0] == 1008
 
 
+async def test_a_token_that_cannot_be_checked_now_is_no_bad_one() -> None:
+    async with edge_world() as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        world.gateway.revoked.unknown = True
+        for number in range(10):
+            await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=1000 + number)}))
+        for _ in range(10):
+            assert (await frame_of(socket, "error"))["code"] == "unavailable"
+        world.gateway.revoked.unknown = False
+        (connection,) = world.gateway.connections.values()
+        before_ms = connection.expires_ms
+        await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=2000)}))
+        await until(lambda: connection.expires_ms > before_ms)
+
+
 async def test_subscriptions_beyond_the_budget_close_4429_and_leave_room_for_publishers() -> None:
     async with edge_world(publish_inflight_max=100) as world, world.connect() as socket:
         await frame_of(socket, "welcome")
