@@ -33,7 +33,8 @@ def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int
     """Make the profiles and topics of the changes of a group, in their order: each follows from the one before it.
 
     Args:
-        log_head: of the broadcast log; a subscription made now covers what follows it.
+        log_head: of the broadcast log; a subscription made now covers what follows it, and where the mailbox is, which may come from a
+            shard that had read more.
         topics_max: of one user.
     """
     profiles: dict[str, Profile | None] = {}
@@ -43,7 +44,8 @@ def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int
         if isinstance(record, Erased):
             profiles[record.key], topics[record.key] = None, {}
         elif isinstance(asked, Subscribe) and isinstance(done, Subscribed):
-            subscribed, done.status = _subscribed(topics.get(asked.key, change.mailbox.topics), asked, log_head, topics_max)
+            position = max(log_head, change.mailbox.log_pos)
+            subscribed, done.status = _subscribed(topics.get(asked.key, change.mailbox.topics), asked, position, topics_max)
             done.topics = sorted(subscribed)
             change.record = Topics(asked.key, subscribed)
             topics[asked.key] = subscribed
@@ -74,12 +76,12 @@ def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple
     return after, OK
 
 
-def _subscribed(before: dict[str, int], asked: Subscribe, log_head: int, topics_max: int) -> tuple[dict[str, int], int]:
+def _subscribed(before: dict[str, int], asked: Subscribe, position: int, topics_max: int) -> tuple[dict[str, int], int]:
     """The topics after a change, and the status of the answer. Subscribing again keeps the first position, so a request repeated because
     its answer was lost changes nothing."""
     after = {topic: since for topic, since in before.items() if topic not in asked.remove}
     for topic in asked.add:
-        after.setdefault(topic, log_head)
+        after.setdefault(topic, position)
     if len(after) > topics_max and len(after) > len(before):
         return before, OVERLOADED
     return after, OK
