@@ -44,8 +44,8 @@ _TOKEN_BYTES: Final = 256
 """The size up to which a frame takes one token: a message id and what is around it."""
 
 Verify = Callable[[str], Principal]
-"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope of the connection, 503 where
-that cannot be told now."""
+"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope of the connection, 503
+where that cannot be told now."""
 
 
 class WebSocketSession(Connection):
