@@ -112,8 +112,8 @@ def _url_of(config: Config, url: str | None) -> str:
         return state.url
     if config.port == 0:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`, or say where it is with --url")
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    return f"http://{host}:{config.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
 def printable(value: Any) -> str:

@@ -1,0 +1,25 @@
+"""Where a command looks for the engine of this machine."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from engine.cli.local_engine import find_engine
+from engine.errors import EngineError
+
+
+@pytest.mark.parametrize(("host", "url"), [("::1", "http://[::1]"), ("::", "http://[::1]"), ("0.0.0.0", "http://127.0.0.1")])
+def test_an_engine_that_does_not_run_is_looked_for_where_it_would_listen(
+    host: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setenv("ENGINE_HOST", host)
+    with pytest.raises(EngineError) as raised:
+        find_engine(str(tmp_path), None, "a token", "alice", (), "default")
+    assert str(raised.value).startswith(f"no engine answers at {url}:8000; ")
