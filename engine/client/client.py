@@ -111,7 +111,7 @@ class Client:
             self._address, self._credentials, lambda: self._session.cursor, device, digest, counts, ssl, timeout_s=open_timeout_s
         )
         self._receiver = Receiver(self._session, options, TransportLadder(transports, upgrade_after_s), on_event, self._changed)
-        self._entered = False
+        self._entered = self._closed = False
         self._cursor_reported = last_event_id
         self._report_scheduled = False
         self._handling: Message | None = None
@@ -148,7 +148,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is settled, close the connection and stop. Idempotent."""
+        """Send what is settled, close the connection and end the iteration: what was not handed out comes again. Idempotent."""
+        self._closed = True
         await self._receiver.close()
         self._report_cursor()
 
@@ -161,10 +162,10 @@ class Client:
         if self._returned_in_a_row >= YIELD_EVERY:
             self._returned_in_a_row = 0
             await asyncio.sleep(0)
-        while (message := self._session.next_message()) is None:
+        while self._closed or (message := self._session.next_message()) is None:
             if self._receiver.failure is not None:
                 raise self._receiver.failure
-            if not self._receiver.running:
+            if self._closed or not self._receiver.running:
                 raise StopAsyncIteration
             self._returned_in_a_row = 0
             self._readable.clear()

@@ -277,6 +277,16 @@ async def test_cancelling_the_wait_for_a_message_loses_nothing() -> None:
         assert [message.seq for message in await take(client, 1)] == [1]
 
 
+async def test_a_closed_client_hands_out_nothing_that_it_could_not_acknowledge() -> None:
+    async with misbehaving(sending(*range(1, 101))) as server, Client(server.url, "tok") as client:
+        shown = []
+        async for message in client:
+            shown.append(message.seq)
+            if message.seq == 3:
+                await client.close()
+        assert shown == [1, 2, 3]
+
+
 async def test_a_handler_that_never_waits_does_not_keep_acknowledgements_back() -> None:
     async def script(peer: Peer) -> None:
         await peer.welcome()
