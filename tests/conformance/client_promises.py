@@ -354,6 +354,28 @@ async def survives_a_lost_epoch(trial: Trial, _random: random.Random) -> None:
     assert trial.cursor == "8-4"
 
 
+@promise(manual=True, also=("sse",))
+async def shows_once_what_is_open_over_a_lost_epoch(trial: Trial, _random: random.Random) -> None:
+    """Messages that are being handled when storage has lost data may come again, under other numbers: they are not shown again."""
+    server = trial.server
+    await trial.connected()
+    server.publish(id="settled")
+    server.publish(id="refused")
+    await trial.until_shown(2)
+    server.lose_data()
+    server.window_full = True  # what is published is not sent yet
+    server.publish(id="settled")
+    server.publish(id="refused")
+    server.publish(id="new")
+    await trial.cut()
+    await trial.client.nack("refused", "no")
+    server.make_room()
+    await trial.shows([1, 2, 3])
+    await trial.client.ack("settled")
+    await trial.client.ack("new")
+    await trial.all_acknowledged()
+
+
 @promise(manual=True, needs="sse", also=("poll",))
 async def acknowledges_numbers_with_their_epoch(trial: Trial, _random: random.Random) -> None:
     """A request that acknowledges a number has its epoch. So a late one settles no message of a new epoch, which the client then shows."""
@@ -393,6 +415,19 @@ async def honours_a_drain(trial: Trial, _random: random.Random) -> None:
     begin = time.monotonic()
     await trial.cut()
     assert time.monotonic() - begin > 0.4, "it came back at once"
+
+
+@promise()
+async def waits_for_a_drain_once(trial: Trial, _random: random.Random) -> None:
+    """The time of a `drain` begins with it, not with the end of the connection."""
+    await trial.connected()
+    trial.server.say({"type": "drain", "after_ms": 3000})
+    begin = time.monotonic()
+    await trial.until(lambda: time.monotonic() - begin > 3 or len(trial.server.connects) > 1, "the end of the drain")
+    if len(trial.server.connects) == 1:
+        trial.server.cut(1012)
+    await trial.connected(2)
+    assert time.monotonic() - begin < 5.5, "it waited once more"
 
 
 @promise()

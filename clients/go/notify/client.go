@@ -185,6 +185,12 @@ func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Du
 	unwelcomed := context.AfterFunc(ctx, end)
 	silent := time.AfterFunc(c.timing.timeout, end) // nothing came for too long
 	defer silent.Stop()
+	var back time.Time // as a drain said
+	defer func() {
+		if !back.IsZero() {
+			after = max(0, time.Until(back))
+		}
+	}()
 	for {
 		_, text, err := socket.Read(open)
 		if err != nil {
@@ -215,7 +221,7 @@ func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Du
 				c.say(ctx, open, socket, heartbeat)
 			}(c.timing.heartbeat)
 		case "drain":
-			after = time.Duration(got.AfterMS) * time.Millisecond
+			back = time.Now().Add(time.Duration(got.AfterMS) * time.Millisecond)
 		}
 		silent.Reset(c.timing.timeout)
 	}

@@ -25,6 +25,7 @@ type ledger struct {
 	floor   uint64              // everything up to it is handled
 	high    uint64              // newest number shown or known to be gone
 	open    map[string]*Message // shown and not settled
+	former  map[string]bool     // ids shown and not settled in former epochs; they may come again under other numbers
 	settled map[string]place    // shown before
 	order   []string            // ids of settled, oldest first
 	untold  map[string]uint64   // settled, and the server was not told
@@ -49,7 +50,7 @@ const (
 func newLedger(cursor string) *ledger {
 	l := &ledger{
 		open: map[string]*Message{}, settled: map[string]place{}, untold: map[string]uint64{},
-		refused: map[string]string{}, unsaid: map[string]bool{},
+		former: map[string]bool{}, refused: map[string]string{}, unsaid: map[string]bool{},
 	}
 	if epoch, seq, ok := parseEventID(cursor); ok {
 		l.restart(epoch, seq)
@@ -78,6 +79,9 @@ func (l *ledger) cursor() string {
 // welcome takes over where delivery starts. Open messages before it were handled on another device meanwhile.
 func (l *ledger) welcome(epoch string, gap bool, from uint64) {
 	if epoch != l.epoch {
+		for id := range l.open {
+			l.former[id] = true
+		}
 		clear(l.open) // numbers of another epoch mean nothing here
 	}
 	from = max(from, 1)
@@ -129,6 +133,10 @@ func (l *ledger) receive(message *Message) verdict {
 		return isSettled
 	}
 	l.open[id] = message
+	if l.former[id] {
+		delete(l.former, id)
+		return isOpen
+	}
 	return isNew
 }
 
@@ -144,7 +152,7 @@ func (l *ledger) settle(id string) {
 }
 
 func (l *ledger) refuse(id, reason string) {
-	if _, ok := l.open[id]; ok {
+	if _, ok := l.open[id]; ok || l.former[id] {
 		said := []rune(reason)
 		l.refused[id] = string(said[:min(len(said), reasonChars)])
 		l.unsaid[id] = true
@@ -157,6 +165,7 @@ func (l *ledger) revoke(ids ...string) {
 		message, open := l.open[id]
 		_, known := l.settled[id]
 		delete(l.refused, id)
+		delete(l.former, id)
 		delete(l.open, id)
 		if !known {
 			l.order = append(l.order, id)

@@ -155,21 +155,22 @@ public class Client(
         val events = Channel<Event>(Channel.UNLIMITED) // the engine sends a window ahead of the acknowledgements, not more
         val socket = http.newWebSocket(request(bearer), Listener(events))
         var welcomed: TimeSource.Monotonic.ValueTimeMark? = null
-        var after: Duration? = null
+        var back: TimeSource.Monotonic.ValueTimeMark? = null // as a drain said
+        fun after(): Duration? = back?.let { maxOf(-it.elapsedNow(), Duration.ZERO) }
         var saying: Job? = null
         try {
             while (true) {
                 val event = withTimeoutOrNull(pace.timeout) { events.receive() }
-                    ?: return@coroutineScope Ended(welcomed, after, IOException("the engine is silent"))
-                if (event is Event.End) return@coroutineScope Ended(welcomed, event.after ?: after, event.reason)
+                    ?: return@coroutineScope Ended(welcomed, after(), IOException("the engine is silent"))
+                if (event is Event.End) return@coroutineScope Ended(welcomed, event.after ?: after(), event.reason)
                 val frame = try {
                     Json.parseToJsonElement((event as Event.Text).text).jsonObject
                 } catch (error: IllegalArgumentException) {
-                    return@coroutineScope Ended(welcomed, after, IOException("a frame is not valid", error))
+                    return@coroutineScope Ended(welcomed, after(), IOException("a frame is not valid", error))
                 }
                 val type = frame["type"]?.jsonPrimitive?.content
                 handle(type, frame)
-                if (type == "drain") after = frame.number("after_ms")?.milliseconds
+                if (type == "drain") back = frame.number("after_ms")?.let { TimeSource.Monotonic.markNow() + it.milliseconds }
                 if (type == "welcome") {
                     pace = pace.after(frame)
                     welcomed = TimeSource.Monotonic.markNow()
@@ -177,7 +178,7 @@ public class Client(
                     saying = launch { say(socket, pace.heartbeat) }
                 }
             }
-            @Suppress("UNREACHABLE_CODE") Ended(welcomed, after, IOException())
+            @Suppress("UNREACHABLE_CODE") Ended(welcomed, after(), IOException())
         } catch (cancelled: CancellationException) {
             withContext(NonCancellable) {
                 saying?.cancelAndJoin()

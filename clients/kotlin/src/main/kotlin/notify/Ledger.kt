@@ -30,6 +30,7 @@ internal class Ledger(cursor: String?) {
     private var floor = 0L // everything up to it is handled
     private var high = 0L // newest number shown or known to be gone
     private val open = HashMap<String, Message>() // shown and not settled
+    private val former = HashSet<String>() // ids shown and not settled in former epochs; they may come again under other numbers
     private val settled = LinkedHashMap<String, Place>() // shown before, oldest first
     private val untold = HashMap<String, Long>() // settled, and the server was not told
     private val refused = HashMap<String, String>() // id -> reason, not confirmed
@@ -47,7 +48,10 @@ internal class Ledger(cursor: String?) {
     /** Takes over where delivery starts. Open messages before it were handled on another device meanwhile. */
     fun welcome(epoch: String, gap: Boolean, from: Long) {
         val first = maxOf(from, 1)
-        if (epoch != this.epoch) open.clear() // numbers of another epoch mean nothing here
+        if (epoch != this.epoch) {
+            former += open.keys
+            open.clear() // numbers of another epoch mean nothing here
+        }
         if (epoch != this.epoch || gap) restart(epoch, first - 1)
         unsaid.clear()
         unsaid += refused.keys
@@ -76,7 +80,7 @@ internal class Ledger(cursor: String?) {
             return Verdict.SETTLED
         }
         open[id] = message
-        return Verdict.NEW
+        return if (former.remove(id)) Verdict.OPEN else Verdict.NEW
     }
 
     /** Takes a message as handled. */
@@ -87,7 +91,7 @@ internal class Ledger(cursor: String?) {
     }
 
     fun refuse(id: String, reason: String) {
-        if (id !in open) return
+        if (id !in open && id !in former) return
         refused[id] = reason.take(REASON_CHARS)
         unsaid += id
     }
@@ -96,6 +100,7 @@ internal class Ledger(cursor: String?) {
     fun revoke(ids: Collection<String>) {
         for (id in ids) {
             refused -= id
+            former -= id
             val message = open.remove(id)
             if (message != null) settled[id] = Place(epoch, message.seq) else settled.putIfAbsent(id, Place("", 0))
             if (settled.size > SETTLED_MAX) settled -= settled.keys.first()
