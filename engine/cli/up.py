@@ -304,9 +304,11 @@ class _Run:
                     self._console.print(f"[yellow]warning:[/] {warning}")
 
     async def _check_storage(self) -> None:
-        """It is open, and its data are of a release. Before anything is written. Raises EngineError."""
+        """It is open, and its data are of a release. Before anything is written. Not waited for after a signal. Raises EngineError."""
         assert self._opening is not None
-        await self._opening
+        await self._unless_stopped(self._opening)
+        if not self._opening.done():
+            return
         for store in each_store(self._config):
             async with connect(store) as client:
                 await read_slot_map(client)
@@ -360,7 +362,7 @@ class _Run:
             self._config = msgspec.structs.replace(running, data_dir=self._config.data_dir)  # of this process, maybe on another machine
 
     async def _unless_stopped(self, call: Awaitable[Any]) -> None:
-        """Returns when the call has, or a signal has come. Raises what the call raises."""
+        """Returns when the call has, or a signal has come, which cancels it. Raises what the call raises."""
         called, stopped = asyncio.ensure_future(call), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({called, stopped}, return_when=asyncio.FIRST_COMPLETED)

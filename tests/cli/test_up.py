@@ -395,6 +395,24 @@ async def test_no_reply_of_redis_is_awaited_while_ray_starts(monkeypatch: pytest
     assert told == ["asked", "answered", "Ray"]
 
 
+async def test_a_signal_stops_an_engine_whose_redis_still_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, told = _Run(Config(data_dir=str(tmp_path)), Console(file=io.StringIO())), []
+
+    async def start_redis() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("given up")
+
+    monkeypatch.setattr(up, "_ALONE_S", 0.001)
+    monkeypatch.setattr(run, "_start_redis", start_redis)
+    monkeypatch.setattr(run, "_handle_signals", lambda: None)
+    monkeypatch.setattr(run._cluster, "start", lambda: asyncio.get_running_loop().call_soon(run._stop.set))
+    async with asyncio.timeout(10):
+        assert await run.run() == 0
+    assert told == ["given up"]
+
+
 @pytest.mark.parametrize("waiting", ["_create", "_wait_ready"])
 async def test_a_start_fails_when_its_ray_dies(waiting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = _Run(Config(data_dir=str(tmp_path)), Console(file=io.StringIO()))
