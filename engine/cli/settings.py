@@ -151,7 +151,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         {
             "link_transport": "`auto`: sockets where they can be had; `ray`: Ray calls only, where nodes open no port to each other",
             "link_ports": "FIRST-LAST: TCP ports of links, one per actor, on the address of its Ray node; nothing listens on one machine",
-            "link_tls_cert": "PEM file, on every node: certificate for mutual TLS 1.3, with the next two, or none; changed files are read anew",
+            "link_tls_cert": "PEM file, on every node: certificate for mutual TLS 1.3, with the next two or none; read anew if changed",
             "link_tls_key": "PEM file, on every node: its private key, without a password",
             "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
         },
