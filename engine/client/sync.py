@@ -27,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CLOSED: Final = "this client is closed"
+_OWN_THREAD: Final = "a callback must not call what waits for its own client: both are in the client's thread"
 
 
 def arguments_of(method: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
@@ -91,9 +92,10 @@ class _Loop:
 
         Raises:
             TimeoutError: not done within `timeout_s`.
-            RuntimeError: it is closed, or had work before the process was forked.
+            RuntimeError: it is closed, or had work before the process was forked, or this is its thread.
         """
         try:
+            self._check_thread()
             with self._changing:  # work that begins is known to `close`
                 loop = self._running()
                 future = asyncio.run_coroutine_threadsafe(work if timeout_s is None else _within(work, timeout_s), loop)
@@ -114,6 +116,7 @@ class _Loop:
             self._running().call_soon_threadsafe(function, *args)
 
     def close(self) -> None:
+        self._check_thread()
         with self._changing:
             self.closed = True
             loop, thread = self._loop, self._thread
@@ -123,6 +126,10 @@ class _Loop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(_OWN_THREAD)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self.closed:

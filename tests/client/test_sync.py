@@ -225,3 +225,30 @@ async def test_several_threads_share_a_publisher() -> None:
         results = await asyncio.gather(*(asyncio.to_thread(publisher.publish, user=f"u{n}", type="t") for n in range(10)))
         assert sorted(str(result.user) for result in results) == sorted(f"u{n}" for n in range(10))
         await asyncio.to_thread(publisher.close)
+
+
+async def test_a_callback_that_would_wait_for_its_own_client_is_told_so() -> None:
+    async with misbehaving(sending(1)) as server:
+        client = SyncClient(server.url, "tok", on_event=lambda _: client.inbox())
+
+        def receive() -> None:
+            with client:
+                list(client)
+
+        with pytest.raises(RuntimeError, match="callback"):
+            await asyncio.wait_for(asyncio.to_thread(receive), 30)
+
+
+@pytest.mark.parametrize("act", ["flush", "close"])
+async def test_a_callback_that_would_wait_for_its_own_publisher_is_told_so(act: str) -> None:
+    async with running() as engine:
+        publisher = SyncPublisher(engine.url, "tok", on_result=lambda _: getattr(publisher, act)())
+
+        def post() -> None:
+            publisher.post(user="u", type="t")
+            with pytest.raises(RuntimeError, match="callback"):
+                publisher.flush()
+                publisher.flush()
+            publisher.close(flush=False)
+
+        await asyncio.wait_for(asyncio.to_thread(post), 30)
