@@ -50,11 +50,13 @@ def parse_url(url: str) -> EngineUrl:
     """The address in a URL such as `http://127.0.0.1:8000` or `wss://example.org/notify`.
 
     Raises:
-        ValueError: another scheme, no host, or an invalid port.
+        ValueError: another scheme, no host, an invalid port, or what nothing would use, such as a password.
     """
     parts: SplitResult = urlsplit(url)
     if parts.scheme not in _SECURE or not parts.hostname:
         raise ValueError(f"an engine's URL looks like http://127.0.0.1:8000 (or https, ws, wss); this is {url!r}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("an engine's URL has no user, password, query or fragment: the token is an argument of its own")
     secure = _SECURE[parts.scheme]
     return EngineUrl(secure, parts.hostname, parts.port or (443 if secure else 80), parts.path.rstrip("/"))
 

@@ -39,6 +39,13 @@ def test_another_url_is_a_value_error(url: str) -> None:
         parse_url(url)
 
 
+@pytest.mark.parametrize("url", ["http://me:secret@host", "http://me@host/a", "http://host/?tenant=secret", "http://host/#secret"])
+def test_members_of_a_url_that_nothing_would_use_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="no user, password, query or fragment") as refused:
+        parse_url(url)
+    assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("chars", range(4))
 def test_the_expiry_of_a_jwt_is_read_whatever_its_length(chars: int) -> None:
     assert expires_s(jwt(sub="u" * chars, exp=1_700_000_000)) == 1_700_000_000
