@@ -248,7 +248,6 @@ async def test_a_callback_that_would_wait_for_its_own_publisher_is_told_so(act: 
             publisher.post(user="u", type="t")
             with pytest.raises(RuntimeError, match="callback"):
                 publisher.flush()
-                publisher.flush()
             publisher.close(flush=False)
 
         await asyncio.wait_for(asyncio.to_thread(post), 30)
