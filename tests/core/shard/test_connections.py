@@ -7,8 +7,12 @@ import pytest
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.routing import slot_of
 from engine.core.shard import connections
+from engine.core.shard.presence import OFFLINE
 from engine.core.wire.records import (
     OVERLOADED,
+    POLL,
+    SSE,
+    WEBSOCKET,
     Attach,
     DeliverEarly,
     Erase,
@@ -291,3 +295,20 @@ def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
     world.core.handle(EDGE, [Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)
     assert of(world.said(), Shown) == [Shown("part", [(1, b"{}"), (2, b"{}")], True)]
     assert world.core.mailboxes.keys() == {"t:u"}, "nothing is loaded for a frame"
+
+
+@pytest.mark.parametrize("kind", [WEBSOCKET, SSE, POLL])
+def test_a_connection_that_is_announced_twice_ends_once(kind: int) -> None:
+    """What moved away and came back may have been announced before the edge hears that it had moved."""
+    world = World()
+    world.connect(1, kind=kind)
+    world.publish("u")
+    said = world.connect(1, cursor=0, resume=True, sent=1, kind=kind)
+    assert delivered(said) == []
+    said = world.publish("u")
+    assert delivered(said) == [(2, 1)]
+    assert world.core.connections.count == 1
+    world.core.output.session_events.clear()
+    world.detach(1, code=1000)
+    assert world.core.connections.presence.state("t:u") == OFFLINE
+    assert [event.event for event in world.core.output.session_events] == ["disconnect", "offline"]
