@@ -153,8 +153,7 @@ class Connections:
             self._output.to_edges.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
-        if record.conn in connections:  # the user moved away and came back before the edge heard of the first move
-            self._attached_anew(session, record.conn, now_ms)
+        self._begin_anew(session, record.conn, now_ms)
         found, back = self.presence.attached(mailbox.key)
         if found != SUSPECT and not record.resume:
             mailbox.left_ms, mailbox.seen_ms = mailbox.seen_ms, now_ms
@@ -203,9 +202,12 @@ class Connections:
             self._inbox_requests.attached(mailbox, session, record.conn)
         self._delivery.send(mailbox, connection, now_ms)
 
-    def _attached_anew(self, session: str, conn: int, now_ms: int) -> None:
-        """The connection is announced once more: it begins anew, and has not ended."""
-        mailbox, connection = self._sessions[session].pop(conn)
+    def _begin_anew(self, session: str, conn: int, now_ms: int) -> None:
+        """If it is attached, it is announced once more: the user moved away and came back before its edge heard of the first move."""
+        found = self._sessions[session].pop(conn, None)
+        if found is None:
+            return
+        mailbox, connection = found
         mailbox.detach(connection.conn)
         self._broadcast_step.detached(mailbox)
         self.presence.detached(mailbox.key, _client(connection), 0, now_ms)
