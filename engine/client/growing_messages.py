@@ -76,6 +76,14 @@ class _Behind(Struct):
     have: int | UnsetType = UNSET
 
 
+def _had(problem: bytes) -> int | UnsetType:
+    """Up to where the engine has the text, by its answer to an end; UNSET where it does not say, or a proxy has answered."""
+    try:
+        return msgspec.json.decode(problem, type=_Behind).have
+    except (ValueError, RecursionError):
+        return UNSET
+
+
 class _End(Struct):
     seq: int = 0
     status: str = ""
@@ -298,7 +306,7 @@ class PartSender:
         ending = {name: value for name, value in (("type", type), ("data", data)) if value is not None}
         body = msgspec.json.encode({"user": message.user, "generation": generation, "size": size, **ending})
         answer = await self._requests.send("POST", f"/v1/growing/{segment(message.id)}/end", body)
-        if answer.status == 409 and (have := msgspec.json.decode(answer.body, type=_Behind).have) is not UNSET:
+        if answer.status == 409 and (have := _had(answer.body)) is not UNSET:
             return None, have
         return value_of(_End, answer), size
 

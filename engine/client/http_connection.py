@@ -55,7 +55,7 @@ class AnswerReader:
         """Raises ConnectionError."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ConnectionError(f"the answer is not HTTP/1.1: {error}") from error
 
     @property

@@ -20,6 +20,7 @@ from engine.client.publisher import Publisher
 from engine.client.retried_requests import RetriedRequests
 from engine.errors import Refused
 from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.raw_http_server import RawRequest, answer, raw_server
 from tests.support.waiting import until
 
 KEY = "default:u1"
@@ -252,6 +253,19 @@ async def test_a_text_that_is_too_long_ends_the_stream(redis_client: Redis) -> N
         with pytest.raises(Refused, match="growing_bytes_max"):
             async with publisher.stream(user="u1", type="t") as message:
                 await message.append("x" * 101)
+
+
+async def test_a_page_of_a_proxy_is_no_end() -> None:
+    async def respond(request: RawRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path == "/v1/growing":
+            writer.write(answer(200, {"id": "m", "state": "growing", "generation": 1}))
+        else:
+            writer.write(answer(409, b"<title>Conflict</title>"))
+
+    async with raw_server(respond) as server, Publisher(server.url, "tok") as publisher:
+        with pytest.raises(Refused, match="Conflict"):
+            async with publisher.stream(user="u1", type="t"):
+                pass
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse", "poll"])

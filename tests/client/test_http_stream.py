@@ -52,9 +52,13 @@ async def test_a_connection_that_ends_before_the_answer_does_is_an_error(pieces:
         await stream_of(*pieces)
 
 
-async def test_what_is_not_http_is_an_error() -> None:
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n\r\n", SWITCH], ids=["SSH", "another protocol"])
+async def test_what_is_not_http_is_an_error(answer: bytes) -> None:
     with pytest.raises(ConnectionError, match="not HTTP"):
-        await stream_of(b"SSH-2.0-OpenSSH\r\n\r\n")
+        await stream_of(answer)
 
 
 async def test_no_more_than_a_page_is_read_of_a_refusal() -> None:
