@@ -564,13 +564,13 @@ class Gateway:
         connection = self.connections.get(number)
         if connection is None or connection.shard != index or not connection.welcomed:
             return
-        sent = connection.sent
-        if messages[0][0] <= sent or messages[-1][0] <= sent:
+        sent, newest = connection.sent, messages[-1][0]
+        if messages[0][0] <= sent or newest <= sent:
             messages = self._once_more(index, connection, messages)
             if not messages:
                 return
+            newest = max(seq for seq, _, _ in messages)
         self._write(connection, messages)
-        newest = messages[-1][0]
         if newest > sent:
             connection.sent = newest
 

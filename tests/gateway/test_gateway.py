@@ -159,6 +159,13 @@ async def test_new_messages_do_not_wait_for_one_that_comes_again() -> None:
     assert client.told() == [['"seq":1,']]
 
 
+def test_a_new_message_before_one_that_comes_again_was_sent() -> None:
+    client = Client()
+    client.told(client.welcome, client.deliver(1))
+    assert client.told(client.deliver(2), client.deliver(1)) == [['"seq":2,', '"seq":1,']]
+    assert client.socket.sent == 2
+
+
 async def test_what_the_shard_says_after_a_message_that_comes_again_stays_behind_it() -> None:
     client = sent_twice()
     assert client.told(wire.Revoke(client.socket.id, ["m"])) == [['"seq":1,'], ["revoke"]]
