@@ -35,6 +35,7 @@ from typing import Any, Final
 import psutil
 
 from engine.actors import kept_listener
+from engine.store.embedded_redis import short_temporary
 
 _LOADED: Final = (
     "ray._private.workers.default_worker",
@@ -65,7 +66,7 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="engine-")  # mode 0700
+        self._folder = tempfile.TemporaryDirectory(prefix="engine-", dir=short_temporary())  # mode 0700
         self.path = Path(self._folder.name, "workers.sock")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.path))

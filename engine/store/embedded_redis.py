@@ -54,6 +54,9 @@ _REPLACED: Final = "redis.replaced-"  # begins the names of directories that a r
 SOCKET_PATH_BYTES_MAX: Final = 107
 """`sockaddr_un.sun_path` on Linux is 108 bytes with its NUL (unix(7))."""
 
+_SOCKET_BYTES: Final = len("/engine-01234567/workers.sock")
+"""What is behind the directory of temporary files in the path of the longest socket there."""
+
 STOP_TIMEOUT_S: Final = 10.0
 """Redis flushes its append-only file on SIGTERM; after this it is killed, which the file survives too."""
 
@@ -150,6 +153,12 @@ class DataDirLock:
         self._file.close()
 
 
+def short_temporary() -> str:
+    """A directory for one with a socket: that of temporary files, or /tmp where its path is too long for that."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= SOCKET_PATH_BYTES_MAX - _SOCKET_BYTES else "/tmp"
+
+
 def adopt_restored(data_dir: Path) -> Path | None:
     """Complete a restore that is decided: its data take the place of those that are there. Does nothing where there is none.
 
@@ -232,7 +241,7 @@ class EmbeddedRedis:
         if link.is_symlink():  # of a run that was killed
             shutil.rmtree(link.resolve(), ignore_errors=True)
             link.unlink()
-        self._short_dir = Path(tempfile.mkdtemp(prefix="engine-"))  # mode 0700
+        self._short_dir = Path(tempfile.mkdtemp(prefix="engine-", dir=short_temporary()))  # mode 0700
         link.symlink_to(self._short_dir)
         return self._short_dir / "redis.sock"
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,17 @@ async def test_a_listening_socket_outlives_its_worker_and_no_other_worker_has_it
         assert other.is_running()
     finally:
         other.kill()
+
+
+def test_a_server_starts_where_the_temporary_directory_has_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    server = ForkServer()
+    try:
+        assert server.path.is_socket()
+    finally:
+        server.stop()
 
 
 def test_the_folder_of_the_socket_is_open_to_its_owner_only(server: ForkServer) -> None:

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,12 @@ async def test_commands_that_nobody_may_use_are_not_there(config: Config, server
                 await command(redis, config, *words)
 
 
-async def test_a_path_too_long_for_a_socket_gets_a_short_private_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temporary", ["t", "t" * 90])
+async def test_a_path_too_long_for_a_socket_gets_a_short_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
+) -> None:
+    (tmp_path / temporary).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / temporary))
     config = Config(data_dir=str(tmp_path / ("d" * 90) / "data"), start_timeout_s=20)
     async with running(config) as redis:
         path = Path(redis.url.removeprefix("unix://"))
