@@ -258,8 +258,11 @@ class Controller:
         return self._scaling()
 
     async def _beyond_capacity(self, numbers: Mapping[str, int | None]) -> dict[str, Any]:
-        """The refusal of numbers that grow beyond what the nodes carry; empty where none does, or Ray does not say."""
-        if self._reconciler is None:
+        """The refusal of numbers that grow beyond what the nodes carry; empty where none does, or Ray does not say.
+
+        Not asked while Ray's control service is away, as in `_find_actors`.
+        """
+        if self._reconciler is None or not self._fleet.ray_answers:
             return {}
         local, anywhere = not self._config.address, self._config.place == "anywhere"
         try:

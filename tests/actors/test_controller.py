@@ -8,11 +8,15 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from engine.actors.controller import Controller
+from engine.config import Config
+from engine.core.controller.wanted import WantedNumbers
 from engine.store.keys import CONTROLLER_FIELD, META_KEY
 from tests.support.chaos.breakable_engine import victim_of
 from tests.support.running_engine import RunningEngine
@@ -74,6 +78,25 @@ async def test_counters_are_no_older_than_a_second_however_seldom_the_controller
     for published in (before + 1, before + 2):
         await pressed.publish({"user": "counted", "type": "test.message"})
         pressed.status_when(lambda status, published=published: status["totals"]["published"] == published)
+
+
+async def test_a_control_service_that_is_away_is_not_asked_for_room() -> None:
+    """Each question would keep a thread until it is back, and others need the threads."""
+    asked: list[bool] = []
+
+    async def capacity(*, by_cores: bool) -> dict[str, int]:
+        asked.append(by_cores)
+        return {"shard": 1, "scheduler": 1, "edge": 1}
+
+    controller = Controller.__new__(Controller)
+    controller._config = Config()
+    controller._reconciler = SimpleNamespace(wanted=WantedNumbers(1, 1, 1))  # type: ignore[assignment]
+    controller._actors = SimpleNamespace(capacity=capacity)  # type: ignore[assignment]
+    controller._fleet = SimpleNamespace(ray_answers=False)  # type: ignore[assignment]
+    assert await controller._beyond_capacity({"shards": 2}) == {}
+    assert not asked
+    controller._fleet.ray_answers = True
+    assert "2 shards" in (await controller._beyond_capacity({"shards": 2}))["refused"]
 
 
 def latencies(status: dict[str, Any], name: str) -> tuple[int, int]:
