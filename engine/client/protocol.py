@@ -374,6 +374,13 @@ class Session:
             self.cursor = f"{self._epoch}-{self._seq}"
         self._nacks = dict.fromkeys(self._refused)
         self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_, self._transport))
+        gone = [id_ for id_, one in self._unsettled.items() if one.seq < frame.from_ and id_ not in self._refused and self._is_here(one)]
+        if gone:  # nothing before `from` is pending: another device has handled these meanwhile
+            self._revoke(gone, now_ms)
+
+    def _is_here(self, message: Message) -> bool:
+        """Its number is one of this epoch."""
+        return message.id in self._early or message.event_id == f"{self._epoch}-{message.seq}"
 
     def _take(self, message: Message, now_ms: int) -> None:
         if self.closing is not None:
@@ -465,8 +472,8 @@ class Session:
     def _close_out(self, message: Message, now_ms: int, reason: str | None) -> None:
         del self._unsettled[message.id]
         self._settled.pop(message.id, None)
-        early = self._early.pop(message.id, None) is not None
-        here = early or message.event_id == f"{self._epoch}-{message.seq}"
+        here = self._is_here(message)
+        self._early.pop(message.id, None)
         self._settled[message.id] = _Settled(now_ms, self._epoch if here else "", message.seq, reason)
         if len(self._settled) > SETTLED_IDS_MAX:
             del self._settled[next(iter(self._settled))]

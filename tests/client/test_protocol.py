@@ -276,6 +276,25 @@ def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> No
     assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
 
 
+def test_what_another_device_handled_meanwhile_is_revoked_on_return() -> None:
+    session = session_with(1, 2, 3, 4)
+    first, second, *_ = [session.next_message() for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    session.settle(second, "no", NOW)
+    session.closed(1006, "lost", NOW)
+    session.events()
+    session.opened(NOW, session.cursor)
+    session.receive(welcome(seq=4, resumed="ok", from_=4), NOW)
+    assert [event for event in session.events() if isinstance(event, Revoked)] == [Revoked(["m1", "m3"])]
+    assert [one.seq for one in handed(session)] == [4]
+    assert session.cursor == "7-1", "the refusal is not confirmed"
+    session.settle(first, None, NOW)
+    assert {"type": "nack", "ids": ["m2"], "reason": "no"} in sent(session)
+    session.receive(nacked("m2"), NOW)
+    assert session.cursor == "7-3"
+
+
 def test_what_this_client_has_settled_itself_is_not_told_when_it_is_revoked() -> None:
     session = session_with(1, 2, 3)
     first, second, _ = handed(session)
