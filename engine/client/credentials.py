@@ -70,12 +70,25 @@ def expires_s(token: str) -> float | None:
         return None
 
 
+def _checked(token: object) -> str:
+    """The token, if it can be sent. Raises TypeError, ValueError."""
+    if not isinstance(token, str):
+        raise TypeError(f"a token is text; the token function returned {type(token).__name__}")
+    if "\n" in token or "\r" in token:
+        raise ValueError("the token has a line break, such as the one at the end of a file: strip it")
+    return token
+
+
 class Credentials:
-    """The current bearer token and its source."""
+    """The current bearer token and its source.
+
+    Raises:
+        ValueError: the token has a line break.
+    """
 
     def __init__(self, token: Token) -> None:
         self._source = token
-        self._current: str | None = token if isinstance(token, str) else None
+        self._current: str | None = _checked(token) if isinstance(token, str) else None
         self._late = False  # by this clock the current one had expired when it came
         self._asking = asyncio.Lock()
 
@@ -97,7 +110,7 @@ class Credentials:
                 async with limit, self._asking:
                     if fresh or self._stale(refused):
                         answer = self._source()
-                        self._current = await answer if inspect.isawaitable(answer) else answer
+                        self._current = _checked(await answer if inspect.isawaitable(answer) else answer)
                         self._late = (expires_s(self._current) or math.inf) <= time.time()
             except TimeoutError as error:
                 if not limit.expired():

@@ -133,3 +133,15 @@ async def test_a_source_that_never_returns_is_an_error_for_all_that_wait(monkeyp
     assert {str(answer) for answer in answers} <= {"the token function has not returned within 0.05 s", "tok"}
     assert isinstance(answers[0], TimeoutError)
     assert await credentials.get() == "tok"
+
+
+async def test_a_token_with_a_line_break_or_of_another_type_is_said_to_be_one() -> None:
+    with pytest.raises(ValueError, match="the token has a line break"):
+        Credentials("secret\n")
+    with pytest.raises(ValueError, match="the token has a line break"):
+        await Credentials(lambda: "secret\r\n").get()
+    nothing: Any = lambda: None  # noqa: E731
+    credentials = Credentials(nothing)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="the token function returned NoneType"):
+            await credentials.get()
