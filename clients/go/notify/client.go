@@ -33,6 +33,8 @@ const (
 	tooMany       = 4409 // connections of this user
 )
 
+var tokenTime = 30 * time.Second // of one call of Token
+
 // ErrStopped ends Run: the engine refuses this client for good.
 var ErrStopped = errors.New("notify: the engine refuses this client")
 
@@ -41,7 +43,7 @@ var errToken = errors.New("notify: the token is not valid, or has expired")
 // Client is one user's connection. Its fields are set before Run, and not changed after.
 type Client struct {
 	URL          string                                // of the engine: http://127.0.0.1:8000
-	Token        func(context.Context) (string, error) // asked before every connection
+	Token        func(context.Context) (string, error) // asked before every connection; its context ends after 30 s
 	OnMessage    func(*Message)                        // called for each message, one after another
 	OnDisconnect func(error)                           // why a connection ended, or could not be made; may be nil
 	OnGap        func(from, to uint64)                 // these numbers are gone, 0 and 0: the engine does not know which; may be nil
@@ -154,7 +156,7 @@ func (t timing) varied(delay time.Duration) time.Duration {
 // does not.
 func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Duration, err error) {
 	after = -1
-	token, err := c.Token(ctx)
+	token, err := c.token(ctx)
 	if err != nil {
 		return welcomed, after, err
 	}
@@ -225,6 +227,13 @@ func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Du
 		}
 		silent.Reset(c.timing.timeout)
 	}
+}
+
+// token asks for one, for as long as tokenTime.
+func (c *Client) token(ctx context.Context) (string, error) {
+	asking, stop := context.WithTimeout(ctx, tokenTime)
+	defer stop()
+	return c.Token(asking)
 }
 
 // refusal of a connection: why it is final, where it is.
@@ -370,7 +379,7 @@ func (c *Client) probe(ctx context.Context, pace timing) {
 			return
 		case <-time.After(pace.varied(pace.heartbeat / 3)):
 		}
-		token, err := c.Token(ctx)
+		token, err := c.token(ctx)
 		if err != nil {
 			continue
 		}

@@ -65,6 +65,34 @@ func TestASlowHandlerKeepsItsConnection(t *testing.T) {
 	}
 }
 
+// A token function that does not return before its context ends is asked again.
+func TestATokenThatDoesNotComeIsAskedForAgain(t *testing.T) {
+	before := tokenTime
+	tokenTime = 50 * time.Millisecond
+	defer func() { tokenTime = before }()
+	url, _ := serve(t, welcome, two)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	asked, shown := 0, 0
+	client := &Client{
+		URL: url,
+		Token: func(ctx context.Context) (string, error) {
+			if asked++; asked == 1 {
+				<-ctx.Done()
+			}
+			return "t", ctx.Err()
+		},
+		OnMessage: func(message *Message) {
+			shown++
+			cancel()
+		},
+	}
+	_ = client.Run(ctx)
+	if asked != 2 || shown == 0 {
+		t.Fatalf("asked %d times, %d shown", asked, shown)
+	}
+}
+
 // A client that is run again goes on where it ended, and shows nothing twice.
 func TestASecondRunGoesOnWhereTheFirstEnded(t *testing.T) {
 	url, cursors := serve(t, welcome, two)
