@@ -177,10 +177,10 @@ def tenant_named(principal: Principal, query: QueryParams) -> str:
 
 
 def check_own_tenant(principal: Principal, query: QueryParams) -> None:
-    """Check that a change of the bearer's tenant names no other one, which the same path takes to read: it would change the wrong user.
+    """Check that a request about the bearer's tenant names no other one, as other paths take it: it would change the wrong one.
 
     Raises:
         Problem: 403.
     """
     if query.get("tenant", principal.tenant) != principal.tenant:
-        raise forbidden("`tenant`: a user is changed with a token of its tenant only")
+        raise forbidden("`tenant`: this is done with a token of that tenant only")

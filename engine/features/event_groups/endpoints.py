@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from engine.api.access import Access, limit_of
+from engine.api.access import Access, check_own_tenant, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.auth.tokens import ADMIN, EVENTS, Principal
@@ -253,6 +253,7 @@ def table(access: Access, store: EventStreams) -> EndpointTable:
         """The bearer, who may read the events of its tenant."""
         principal = access.authenticate(request, "")
         groups.allow(principal)
+        check_own_tenant(principal, request.query_params)
         return principal
 
     async def overview(request: Request) -> Response:

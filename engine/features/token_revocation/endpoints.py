@@ -32,7 +32,7 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api.access import Access
+from engine.api.access import Access, check_own_tenant
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.auth.revoked_tokens import RevokedTokens
@@ -86,6 +86,7 @@ def table(access: Access, revocations: TokenRevocations) -> EndpointTable:
     async def revoke(request: Request) -> Response:
         """`POST /v1/tokens/revoke`."""
         principal = access.authenticate(request, "admin")
+        check_own_tenant(principal, request.query_params)
         body = await access.body(request)
         revoked = await revocations.revoke(body, principal)
         named = msgspec.json.decode(body)  # a token itself is a secret

@@ -212,6 +212,8 @@ async def test_one_tenants_group_is_not_anothers(world: EdgeWorld) -> None:
         await poll(client)
         assert (await other.get("/v1/event-groups")).json() == {"tenant": "other", "groups": []}
         assert (await other.delete(PATH)).status_code == 404
+        assert (await other.delete(PATH, params={"tenant": "default"})).status_code == 403
+        assert len((await client.get("/v1/event-groups")).json()["groups"]) == 1
 
 
 async def test_outcomes_are_given_to_who_asks_where_the_engine_records_them(world: EdgeWorld) -> None:

@@ -175,6 +175,14 @@ async def test_only_an_admin_of_the_tenant_may_revoke_and_only_there() -> None:
         assert await status_of(world, token) == 200
 
 
+async def test_an_operator_revokes_nothing_in_place_of_what_another_tenant_has() -> None:
+    async with edge_world() as world, world.http("root", scopes="admin operator") as client:
+        refused = await client.post(PATH, params={"tenant": "acme"}, json={"user": "ann"})
+        assert (refused.status_code, "`tenant`" in refused.json()["detail"]) == (403, True)
+        assert await status_of(world, issued(5)) == 200
+        assert (await client.post(PATH, params={"tenant": "default"}, json={"user": "ann"})).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "path", "said"),
     [
