@@ -22,8 +22,18 @@ def in_background(server: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
         try:
             yield started
         finally:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(DEADLINE_S)
+            asyncio.run_coroutine_threadsafe(_end(server), loop).result(DEADLINE_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _end(server: AbstractAsyncContextManager[Any]) -> None:
+    """End it, and what still runs for its connections: they would stay open when the loop is closed."""
+    await server.__aexit__(None, None, None)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # transports that were aborted close in the next turn

@@ -34,16 +34,26 @@ def claims(token: str) -> dict[str, Any]:
 @contextmanager
 def answering(body: bytes, status: bytes = b"200 OK") -> Iterator[tuple[str, list[bytes]]]:
     """A server that answers every request with this; the requests it gets."""
+    with answering_with(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)) as served:
+        yield served
+
+
+@contextmanager
+def answering_with(response: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers every request with these bytes and closes its connection; the requests it gets."""
     requests: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            sizes = re.findall(rb"Content-Length: (\d+)", head)
-            requests.append(head + (await reader.readexactly(int(sizes[0])) if sizes else b""))
-            writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
-            await writer.drain()
-        writer.close()
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):  # of a client that looks for a server, or has seen enough
+                head = await reader.readuntil(b"\r\n\r\n")
+                sizes = re.findall(rb"Content-Length: (\d+)", head)
+                requests.append(head + (await reader.readexactly(int(sizes[0])) if sizes else b""))
+                writer.write(response)
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            writer.transport.abort()
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
