@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final
 
 DEADLINE_S: Final = 60.0
+_PATIENCE_S: Final = 0.5  # with what runs for connections whose clients are gone
+_TURNS: Final = 5  # of the loop until a connection is accepted: one that is half accepted when its server is closed stays open
 
 
 @contextmanager
@@ -31,8 +33,13 @@ def in_background(server: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
 
 async def _end(server: AbstractAsyncContextManager[Any]) -> None:
     """End it, and what still runs for its connections: they would stay open when the loop is closed."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
     await server.__aexit__(None, None, None)
-    others = asyncio.all_tasks() - {asyncio.current_task()}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE_S
+    while (others := asyncio.all_tasks() - {asyncio.current_task()}) and loop.time() < deadline:
+        await asyncio.wait(others, timeout=_PATIENCE_S / 10)
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
