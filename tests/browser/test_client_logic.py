@@ -428,7 +428,7 @@ async def test_engines_under_two_paths_of_a_host_have_cursors_of_their_own(page:
     assert await page.evaluate("client.lastEventId") is None, "it would acknowledge messages of the other engine that nobody saw"
 
 
-async def test_a_user_known_to_a_cookie_alone_leaves_no_cursor_to_the_next(page: Page, scripted: ScriptedEngine) -> None:
+async def test_a_user_of_a_cookie_leaves_the_next_no_cursor(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await connect(page, scripted, token="")
     await scripted.publish_until_acknowledged()

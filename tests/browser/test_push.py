@@ -161,7 +161,7 @@ async def test_a_message_that_is_dealt_with_is_shown_no_longer(world: World) -> 
 
 
 @pytest.mark.parametrize("where", ["this client", "another client"])
-async def test_what_is_disabled_stays_so_while_a_connection_renews_it(world: World, where: str) -> None:
+async def test_a_disabled_push_stays_so_while_a_connection_renews_it(world: World, where: str) -> None:
     page, held = world.page, []
 
     async def hold(route: Route) -> None:

@@ -103,7 +103,7 @@ def test_publishing_sends_what_was_typed_and_prints_the_result(accepting: Engine
     ]
 
 
-def test_what_the_encoding_of_a_terminal_lacks_is_escaped(accepting: Engine) -> None:
+def test_characters_that_a_terminal_lacks_are_escaped(accepting: Engine) -> None:
     command = [sys.executable, "-m", "engine", "publish", "alice", "a.b", "--id", "é😀", "--url", accepting.url]
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -12,7 +12,7 @@ from engine.errors import EngineError
 
 
 @pytest.mark.parametrize(("host", "url"), [("::1", "http://[::1]"), ("::", "http://[::1]"), ("0.0.0.0", "http://127.0.0.1")])
-def test_an_engine_that_does_not_run_is_looked_for_where_it_would_listen(
+def test_a_stopped_engine_is_looked_for_at_its_configured_address(
     host: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_arguments: object, **_named: object) -> None:

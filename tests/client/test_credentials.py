@@ -135,7 +135,7 @@ async def test_a_source_that_never_returns_is_an_error_for_all_that_wait(monkeyp
     assert await credentials.get() == "tok"
 
 
-async def test_a_token_with_a_line_break_or_of_another_type_is_said_to_be_one() -> None:
+async def test_an_error_names_a_token_with_a_line_break_or_another_type() -> None:
     with pytest.raises(ValueError, match="the token has a line break"):
         Credentials("secret\n")
     with pytest.raises(ValueError, match="the token has a line break"):

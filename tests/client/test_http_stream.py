@@ -56,7 +56,7 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n\r\n", SWITCH], ids=["SSH", "another protocol"])
-async def test_what_is_not_http_is_an_error(answer: bytes) -> None:
+async def test_an_answer_that_is_no_http_is_an_error(answer: bytes) -> None:
     with pytest.raises(ConnectionError, match="not HTTP"):
         await stream_of(answer)
 

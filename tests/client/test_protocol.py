@@ -276,7 +276,7 @@ def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> No
     assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
 
 
-def test_what_another_device_handled_meanwhile_is_revoked_on_return() -> None:
+def test_messages_that_another_device_handled_are_revoked_on_return() -> None:
     session = session_with(1, 2, 3, 4)
     first, second, *_ = [session.next_message() for _ in range(2)]
     assert first is not None

@@ -9,8 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final
 
 DEADLINE_S: Final = 60.0
-_PATIENCE_S: Final = 0.5  # with what runs for connections whose clients are gone
-_TURNS: Final = 5  # of the loop until a connection is accepted: one that is half accepted when its server is closed stays open
+_TURNS: Final = 5  # of the loop until a connection is accepted and its handler has begun: else it stays open when its server is closed
 
 
 @contextmanager
@@ -36,10 +35,7 @@ async def _end(server: AbstractAsyncContextManager[Any]) -> None:
     for _ in range(_TURNS):
         await asyncio.sleep(0)
     await server.__aexit__(None, None, None)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE_S
-    while (others := asyncio.all_tasks() - {asyncio.current_task()}) and loop.time() < deadline:
-        await asyncio.wait(others, timeout=_PATIENCE_S / 10)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)

@@ -459,7 +459,7 @@ def test_a_step_waits_longer_for_a_message_still_to_come() -> None:
 
 
 @pytest.mark.parametrize("mandatory", [False, True])
-def test_a_step_counts_from_the_end_of_quiet_hours_that_put_its_message_off(mandatory: bool) -> None:
+def test_a_step_counts_from_the_end_of_its_message_s_quiet_hours(mandatory: bool) -> None:
     """However long they are: a weekend is longer than a step waits for a message that was cancelled."""
     world = World()
     days = tuple(QuietHours(0, 1439, 1 << day) for day in range(2)) + tuple(QuietHours(1439, 0, 1 << day) for day in range(2))

@@ -356,7 +356,7 @@ async def test_an_event_does_not_cancel_what_it_arms(rules: Path) -> None:
         assert conditions.since_ms >= happened.at_ms, "as old as the cart is, its user was not active since"
 
 
-async def test_what_comes_before_a_time_of_the_future_ends_what_was_armed(rules: Path) -> None:
+async def test_an_event_before_a_future_ts_cancels_the_armed_timer(rules: Path) -> None:
     rules.write_text(RULES + 'ts = "{data.begins}"\nfire = { unless_event = "order.paid" }\n')
     async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
         event = {"type": "cart.abandoned", "user": "u1", "id": "e1", "data": {"begins": world.gateway.wall_ms() + DAY_MS}}

@@ -90,7 +90,7 @@ async def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_
     await until(lambda: book.file_refused == "")
 
 
-async def test_what_a_changed_file_has_scheduled_keeps_its_conditions(rules: Path) -> None:
+async def test_timers_of_a_changed_file_keep_their_conditions(rules: Path) -> None:
     clock = Clock()
     asking = RULES.replace('name = "cart"', 'name = "cart"\nfire = { unless_event = "order.paid" }')
     rules.write_text(asking)

@@ -167,7 +167,7 @@ async def test_a_version_is_tried_on_a_share_of_the_users_and_rolled_back() -> N
         assert words == ["rolled back", "activated", "unstaged", "staged", "staged", "stored", "activated", "stored"]
 
 
-async def test_what_a_version_has_scheduled_keeps_its_conditions_when_that_is_rolled_back() -> None:
+async def test_timers_of_a_rolled_back_version_keep_their_conditions() -> None:
     later = 'delay = "1h"\nfire = { unless_event = "order.paid", unless_active = true }\n'
     async with operated() as (world, client):
         for content, share in (
