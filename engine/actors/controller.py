@@ -689,10 +689,11 @@ class Controller:
     async def _balance_connections(self, now_ms: float) -> None:
         """Have edges with many connections let some go to an edge that has joined. A later round makes up for an answer that is lost."""
         fleet = self._fleet
-        edges = {key[1]: key for key in fleet.keys("edge") if fleet.serves(key)}
+        staying = [key for key in fleet.keys("edge") if key not in fleet.leaving and not fleet.told_to_end(key)]
+        edges = {key[1]: key for key in staying if fleet.serves(key)}
         counts = {index: _lasting_connections(fleet.row(key)) for index, key in edges.items()}
         processes = {index: (index, fleet.process(key)) for index, key in edges.items()}
-        released = self._connection_balance.observe(counts, processes, now_ms)
+        released = self._connection_balance.observe(counts, processes, now_ms, silent=len(staying) - len(edges))
         if not released:
             return
         log.info("edges let connections go, as one has joined: %s", released)

@@ -6,7 +6,8 @@ the others go elsewhere.
 
     even        nothing is done. An edge process that was not there before begins `spreading`
     spreading   edges with more than the mean, by a quarter of it and by `uneven_min`, release the difference; then nobody releases
-                anything until the clients are back. After `_ROUNDS_MAX` rounds, or as soon as no edge has that much more, `even`
+                anything until the clients are back. After `_ROUNDS_MAX` rounds, or as soon as no edge has that much more, `even`.
+                While an edge does not answer, its connections are not known, and it stays `spreading`
 
 A load balancer that always sends a client to the same edge makes the rounds useless. Therefore their number is bounded. A new controller
 begins with `spreading`: its predecessor may have died between two rounds. Long polls are not counted: each ends within seconds.
@@ -42,13 +43,14 @@ class ConnectionBalance:
         self._rounds = 0  # that are left
         self._after_ms = 0.0  # no round before
 
-    def observe(self, counts: Mapping[int, int], processes: Mapping[int, Any], now_ms: float) -> dict[int, int]:
+    def observe(self, counts: Mapping[int, int], processes: Mapping[int, Any], now_ms: float, *, silent: int = 0) -> dict[int, int]:
         """The connections to release, by edge; empty when there is nothing to do.
 
         Args:
             counts: connections of each edge that serves.
             processes: of the same edges, another value after each start.
             now_ms: milliseconds that never step.
+            silent: edges that are to serve and did not answer.
         """
         if any(self._known.get(edge) != process for edge, process in processes.items()):
             self._rounds = _ROUNDS_MAX
@@ -57,7 +59,9 @@ class ConnectionBalance:
             return {}
         mean = sum(counts.values()) / max(len(counts), 1)
         surplus = {edge: count - int(mean) for edge, count in counts.items() if count > _UNEVEN * mean and count >= mean + self._uneven_min}
-        self._rounds = self._rounds - 1 if surplus else 0
         if surplus:
+            self._rounds -= 1
             self._after_ms = now_ms + max(surplus.values()) * 1000 // self._per_s + _RETURN_MS
+        elif not silent:
+            self._rounds = 0
         return surplus

@@ -49,6 +49,13 @@ def test_an_edge_back_after_one_round_is_no_new_one() -> None:
     assert policy.observe({0: 1000, 1: 100}, processes(2), 120_000) == {}
 
 
+def test_edge_that_does_not_answer_as_another_joins_gives_its_surplus_later() -> None:
+    policy = balance()
+    assert policy.observe({0: 1000}, processes(1), 0) == {}
+    assert policy.observe({1: 0}, {1: (1, 1)}, ROUND_MS, silent=1) == {}
+    assert policy.observe({0: 1000, 1: 0}, processes(2), 2 * ROUND_MS) == {0: 500}
+
+
 def test_sticky_load_balancer_ends_the_rounds() -> None:
     policy = balance()
     rounds = [policy.observe({0: 1000, 1: 0}, processes(2), at * 60_000) for at in range(20)]
