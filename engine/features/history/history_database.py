@@ -5,6 +5,8 @@ refuses for its content is left out alone.
 
 The schema is brought up to date by Alembic when an archivist starts. Several that start at once wait for each other: by an advisory lock of
 PostgreSQL, by the write lock of SQLite.
+
+A connection sends PostgreSQL no settings, and no statement outlives its transaction, so it may pass a pooler such as PgBouncer.
 """
 
 from __future__ import annotations
@@ -243,8 +245,7 @@ def _write_ahead(connection: Any) -> None:
 
 
 def _postgresql(url: URL) -> Engine:
-    options = [*url.normalized_query.get("options", ()), f"-c statement_timeout={_QUERY_TIMEOUT_MS}"]
-    return create_engine(
+    engine = create_engine(
         url,
         poolclass=QueuePool,
         pool_size=2,
@@ -252,12 +253,18 @@ def _postgresql(url: URL) -> Engine:
         pool_pre_ping=True,
         connect_args={
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "options": " ".join(options),
+            "prepare_threshold": None,  # a pooler may give the next transaction another connection to the server
             "tcp_user_timeout": _QUERY_TIMEOUT_MS,  # a server that vanished closes nothing
             "keepalives_idle": _CONNECT_TIMEOUT_S,  # neither once it has the query: then nothing is on its way that it does not confirm
             "keepalives_interval": _CONNECT_TIMEOUT_S,
         },
     )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_QUERY_TIMEOUT_MS}")
+
+    return engine
 
 
 def _delete_some(connection: Connection, ids: Select[tuple[bytes]]) -> int:

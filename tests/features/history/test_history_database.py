@@ -15,6 +15,8 @@ from engine.features.history import history_database
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery, database_url
 from engine.features.history.outcome_rows import OutcomeRow, rows_of
 from engine.features.history.tables import metadata
+from tests.support.history_databases import emptied
+from tests.support.postgresql_server import PostgresqlServer
 
 
 def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: str = "s") -> list[OutcomeRow]:
@@ -175,13 +177,36 @@ def test_a_connection_to_postgresql_asks_whether_the_server_is_there(tmp_path: P
     database.close()
 
 
-def test_options_in_the_url_are_kept_beside_those_of_the_engine(tmp_path: Path) -> None:
-    url = "postgresql://nobody@127.0.0.1:1/none?options=-c%20search_path%3Dapart"
-    database, given = HistoryDatabase(url, str(tmp_path)), dict[str, Any]()
-    event.listen(database._engine, "do_connect", lambda _dialect, _record, _arguments, options: given.update(options))
-    with pytest.raises(StorageUnavailable):
-        database.ping()
-    assert given["options"].startswith("-c search_path=apart -c statement_timeout=")
+def test_a_connection_to_postgresql_sends_only_the_options_of_its_url(tmp_path: Path) -> None:
+    """PgBouncer refuses a connection that brings settings which it does not know."""
+    for url, options in (("postgresql://nobody@127.0.0.1:1/none", None), ("postgresql://127.0.0.1:1/?options=-c%20a%3Db", "-c a=b")):
+        database, given = HistoryDatabase(url, str(tmp_path)), dict[str, Any]()
+        event.listen(database._engine, "do_connect", lambda _dialect, _record, _arguments, options, given=given: given.update(options))
+        with pytest.raises(StorageUnavailable):
+            database.ping()
+        assert given.get("options") == options
+        database.close()
+
+
+def test_postgresql_ends_a_statement_that_takes_too_long(
+    postgresql_server: PostgresqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_database, "_QUERY_TIMEOUT_MS", 50)
+    database = HistoryDatabase(postgresql_server.url, str(tmp_path))
+    with pytest.raises(StorageUnavailable, match="statement timeout"), database._transaction(writes=False) as connection:
+        connection.execute(text("SELECT pg_sleep(60)"))
+    database.close()
+
+
+def test_a_connection_to_postgresql_keeps_nothing_between_transactions(postgresql_server: PostgresqlServer, tmp_path: Path) -> None:
+    """A pooler of transactions gives each one any of its connections to the server."""
+    database = HistoryDatabase(emptied(postgresql_server), str(tmp_path))
+    database.migrate()
+    for number in range(10):
+        database.store(some_rows(1, source=str(number)), [("t:bob", number)])
+    with database._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        assert connection.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar() == 0
+        assert connection.execute(text("SELECT count(*) FROM pg_settings WHERE source = 'session' AND name LIKE '%timeout%'")).scalar() == 0
     database.close()
 
 
