@@ -3,8 +3,10 @@
 Inserting a row that is there already has no effect, so whatever is inserted again after a crash changes nothing. A row that the database
 refuses for its content is left out alone.
 
-The schema is brought up to date by Alembic when an archivist starts. Several that start at once wait for each other: by an advisory lock of
-PostgreSQL, by the write lock of SQLite.
+The schema is brought up to date by Alembic when an archivist starts.
+
+Transactions that write wait for each other: by an advisory lock of PostgreSQL, by the write lock of SQLite. So of two archivists one makes
+the schema, and an erasure finds the rows that the other one stores.
 
 A connection sends PostgreSQL no settings, and no statement outlives its transaction, so it may pass a pooler such as PgBouncer.
 """
@@ -37,7 +39,7 @@ from engine.store.outcome_members import first_id
 
 log = logging.getLogger(__name__)
 
-_MIGRATION_LOCK: Final = 0x656E67696E65  # "engine"
+_WRITE_LOCK: Final = 0x656E67696E65  # "engine"
 
 _CONNECT_TIMEOUT_S: Final = 5
 _QUERY_TIMEOUT_MS: Final = 10_000
@@ -102,8 +104,6 @@ class HistoryDatabase:
         settings = AlembicConfig()
         settings.set_main_option("script_location", "engine.features.history:migrations")
         with self._transaction() as connection:
-            if self._is_postgresql:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             settings.attributes["connection"] = connection
             try:
                 command.upgrade(settings, "head")
@@ -263,6 +263,8 @@ def _postgresql(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_QUERY_TIMEOUT_MS}")
+        if connection.get_execution_options().get("writes", False):
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITE_LOCK})")
 
     return engine
 

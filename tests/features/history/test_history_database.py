@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from engine.features.history.outcome_rows import OutcomeRow, rows_of
 from engine.features.history.tables import metadata
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer
+from tests.support.waiting import until
 
 
 def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: str = "s") -> list[OutcomeRow]:
@@ -208,6 +210,30 @@ def test_a_connection_to_postgresql_keeps_nothing_between_transactions(postgresq
         assert connection.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar() == 0
         assert connection.execute(text("SELECT count(*) FROM pg_settings WHERE source = 'session' AND name LIKE '%timeout%'")).scalar() == 0
     database.close()
+
+
+def test_an_erasure_finds_rows_that_another_archivist_stores(postgresql_server: PostgresqlServer, tmp_path: Path) -> None:
+    url = emptied(postgresql_server)
+    storing, erasing = HistoryDatabase(url, str(tmp_path)), HistoryDatabase(url, str(tmp_path))
+    storing.migrate()
+    erasure = threading.Thread(target=erasing.store, args=([], [("t:alice", 2000)]))
+
+    def erase_now(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        """Between the look at erasures and the commit of the rows."""
+        if "FROM erasures" in statement:
+            erasure.start()
+            asyncio.run(until(lambda: not erasure.is_alive() or waits_for_a_lock()))
+
+    def waits_for_a_lock() -> bool:
+        with erasing._engine.connect() as connection:
+            return bool(connection.execute(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")).scalar())
+
+    event.listen(storing._engine, "after_cursor_execute", erase_now)
+    storing.store(some_rows(1))
+    erasure.join()
+    assert not stored(erasing, user="alice")
+    for database in (storing, erasing):
+        database.close()
 
 
 @pytest.mark.parametrize("url", ["postgresql://engine:secret@db/h", "postgresql://engine@db/h?password=secret&sslpassword=secret&port=6"])
