@@ -16,11 +16,12 @@ from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
-from engine.core.shard.shard import POISONED, ShardCore
+from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.records import (
     ACCEPTED,
     DUPLICATE,
+    POISONED,
     UNAVAILABLE,
     Ack,
     Attach,

@@ -63,6 +63,7 @@ from engine.core.wire.records import (
     DEFERRED,
     DUPLICATE,
     OVERLOADED,
+    POISONED,
     SUPPRESSED,
     UNAVAILABLE,
     USERS_FULL,
@@ -85,8 +86,6 @@ from engine.core.wire.records import (
 
 TICK_REST_MS: Final = 1000
 """Between two calls of `tick` when nothing happens: idle mailboxes are evicted after minutes."""
-
-POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
 
 class ShardCore:

@@ -35,6 +35,7 @@ USERS_FULL: Final = "tenant_users_max: the tenant has as many users as it may, a
 TIMERS_FULL: Final = (
     "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"  # likewise
 )
+POISONED: Final = "this record has ended its shard twice and is in quarantine"  # detail of UNAVAILABLE
 USERS_FULL_RETRY_MS: Final = 60_000  # a tenant has room for new users when some are erased or forgotten, or the operator raises the quota
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
 

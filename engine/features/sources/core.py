@@ -21,7 +21,7 @@ from engine.config import Tenant
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_id
 from engine.core.model.question import QUESTIONS_FULL
-from engine.core.wire.records import TIMERS_FULL
+from engine.core.wire.records import POISONED, TIMERS_FULL
 from engine.errors import ConfigError
 
 HttpAnswer = tuple[int, Mapping[str, str], bytes]
@@ -185,7 +185,7 @@ class _Identified(Struct):
     id: Raw = Raw()  # empty: the body has none
 
 
-_FULL: Final = (TIMERS_FULL, QUESTIONS_FULL)
+_LASTING: Final = (TIMERS_FULL, QUESTIONS_FULL, POISONED)
 _OBJECT: Final = msgspec.json.Decoder(_Identified)
 _PROBLEM: Final = msgspec.json.Decoder(_Problem)
 _encode: Final = msgspec.json.encode
@@ -269,19 +269,20 @@ def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Se
     """After a refusal that may pass, for these reasons by position. `results`: the rows that it does not name were accepted.
 
     Those are settled: sent again for as long as another one waits, they would outlive the memory for their ids. A user who has too many
-    timers or questions may have them for long, so a row for one is dead: it would hold up the source.
+    timers or questions may have them for long, and a record that ends shards is refused until an operator lets it in. A row for one is
+    dead: it would hold up the source.
     """
-    full = {place: _reason(of_row[0]) for place, of_row in reasons.items() if all(reason in _FULL for reason in of_row)}
-    fates.dead |= full
+    lasting = {place: _reason(of_row[0]) for place, of_row in reasons.items() if all(reason in _LASTING for reason in of_row)}
+    fates.dead |= lasting
     if results:
         fates.accepted += [place for place in places if place not in reasons]
-    left = {place: of_row for place, of_row in reasons.items() if place not in full}
+    left = {place: of_row for place, of_row in reasons.items() if place not in lasting}
     if results and any(reason.endswith(TIMERS_FULL) for of_row in left.values() for reason in of_row):
         if len(places) > 1:  # the steps of one of these rows found no room
             fates.split = True
         else:
             fates.dead |= {place: _reason(of_row[0]) for place, of_row in left.items()}
-    elif left or not full:
+    elif left or not lasting:
         fates.wait_s = max(fates.wait_s, wait_s)
 
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import SlotMap, spread
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
-from engine.core.shard.shard import POISONED
-from engine.core.wire.records import ACCEPTED, UNAVAILABLE, Ack, Attach, FireDone, Hangup, Post, Posted, Timer
+from engine.core.wire.records import ACCEPTED, POISONED, UNAVAILABLE, Ack, Attach, FireDone, Hangup, Post, Posted, Timer
 from tests.support.shard_world import EDGE, World, of
 
 POST = Post(1, "t:bad", True, 2_000_000, Envelope("bad", b"d" * 8, 1, True, b'"id":"bad"'))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.question import QUESTIONS_FULL
-from engine.core.wire.records import TIMERS_FULL
+from engine.core.wire.records import POISONED, TIMERS_FULL
 from engine.errors import ConfigError
 from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.sources_check import look
@@ -204,6 +204,11 @@ def test_a_row_for_a_user_with_too_many_questions_stops_no_other() -> None:
     answer = 429, {"retry-after": "10"}, json.dumps({"detail": "no", "errors": [{"index": 1, "detail": QUESTIONS_FULL}]}).encode()
     fates = fates_of(source(), [0, 2, 3], [answer])
     assert (fates.accepted, fates.dead, fates.wait_s) == ([], {2: QUESTIONS_FULL}, 0)
+
+
+def test_a_row_that_ends_shards_stops_no_other() -> None:
+    fates = fates_of(source(), [0, 1], [partly(503, i0=POISONED)])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([1], {0: POISONED}, 0)
 
 
 def test_a_row_whose_steps_find_no_room_is_looked_for() -> None:
