@@ -2,7 +2,7 @@
 
 States of a record
     new       beyond what this reader has fetched
-    held      fetched, and in its memory until it is settled; the others are read after it
+    held      fetched, and in its memory until it is settled; the others of its partition are read after it
     settled   accepted or dead, but an earlier record of its partition is held: its offset cannot be committed yet
     gone      below the committed offset of its partition; the topic's own retention says how long it stays there
     dead      in the topic `<topic>.dead` with the reason, written before the offset is committed; without its body where that is too large
@@ -54,7 +54,7 @@ class KafkaTopics:
         self._held: dict[TopicPartition, dict[int, Any]] = {}  # records by offset, and None for a settled one
 
     async def read(self, limit: int) -> list[SourceRow]:
-        """The held records; when there is none, new ones, for which it waits a second."""
+        """The held records, then new ones of other partitions, for which it waits a second when none is held."""
         async with self._asked(_BLOCK_S + 3 * _TIMEOUT_S):
             if self._consumer is None:
                 self._consumer = AIOKafkaConsumer(
@@ -66,9 +66,12 @@ class KafkaTopics:
                     **self._options,
                 )
                 await self._consumer.start()
-            if not self._held:
-                found = await self._consumer.getmany(timeout_ms=int(_BLOCK_S * 1000), max_records=limit)
-                self._held = {place: {record.offset: record for record in records} for place, records in found.items() if records}
+            left = limit - sum(record is not None for records in self._held.values() for record in records.values())
+            others = self._consumer.assignment() - self._held.keys()
+            if left > 0 and (others or not self._held):
+                wait_ms = 0 if self._held else int(_BLOCK_S * 1000)
+                found = await self._consumer.getmany(*others, timeout_ms=wait_ms, max_records=left)
+                self._held |= {place: {record.offset: record for record in records} for place, records in found.items() if records}
         return [
             SourceRow((place, offset), f"{place.topic}:{place.partition}:{offset}", record.value or b"")
             for place, records in self._held.items()

@@ -2,7 +2,7 @@
 
 States of a message, for the consumer
     new       not delivered
-    held      delivered to this reader, and in its memory until it is settled; the others are read after it
+    held      delivered to this reader, and in its memory until it is settled
     gone      acknowledged; accepted by the engine. The stream's own limits say how long it stays there
     dead      acknowledged, and in the stream `<stream>_DEAD` with the reason; without its body where that is too large
 
@@ -35,6 +35,8 @@ from engine.features.sources.readers import DeadRow, SourceLag
 _ACK_WAIT_S: Final = 30.0
 """Beyond an edge's longest answer."""
 _BLOCK_S: Final = 1.0
+_LOOK_S: Final = 0.05
+"""For new messages, while others are held."""
 _TIMEOUT_S: Final = 5.0
 _HEADERS_BYTES_MAX: Final = 8 << 10  # of a dead message; the server counts them as payload
 _SUBJECT: Final = "Engine-Subject"  # headers of dead messages
@@ -57,7 +59,7 @@ class NatsStream:
         self._held: dict[int, Msg] = {}  # by number in the stream
 
     async def read(self, limit: int) -> list[SourceRow]:
-        """The held messages; when there is none, new ones, for which it waits a second."""
+        """The held messages, then new ones, for which it waits a second when none is held."""
         async with self._asked(_BLOCK_S + _TIMEOUT_S) as client:
             if self._consumer is None:
                 config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, ack_wait=_ACK_WAIT_S)
@@ -69,12 +71,12 @@ class NatsStream:
                 self._consumer = await client.jetstream().pull_subscribe_bind(consumer, stream)
             for message in self._held.values():
                 await message.in_progress()
-            if not self._held:
+            if (left := limit - len(self._held)) > 0:
                 try:
-                    found = await self._consumer.fetch(limit, timeout=_BLOCK_S)
+                    found = await self._consumer.fetch(left, timeout=_LOOK_S if self._held else _BLOCK_S)
                 except NatsTimeoutError:
                     found = []
-                self._held = {message.metadata.sequence.stream: message for message in found}
+                self._held |= {message.metadata.sequence.stream: message for message in found}
         return [SourceRow(seq, f"{self._source.stream}:{seq}", message.data) for seq, message in list(self._held.items())[:limit]]
 
     async def settle(self, accepted: Sequence[SourceRow], dead: Sequence[tuple[SourceRow, str]]) -> None:

@@ -49,12 +49,12 @@ class RedisStream:
     async def read(self, limit: int) -> list[SourceRow]:
         """Pending entries, then new ones."""
         await self._group()
+        entries: list[Any] = []
         for start in ("0", ">"):
-            found = await self._ask(self._client.xreadgroup(self._source.group, _CONSUMER, {self._source.stream: start}, count=limit))
-            entries = found[0][1] if found else []
-            if entries:
-                return [self._row(id.decode(), fields) for id, fields in entries]
-        return []
+            if (left := limit - len(entries)) > 0:
+                found = await self._ask(self._client.xreadgroup(self._source.group, _CONSUMER, {self._source.stream: start}, count=left))
+                entries += found[0][1] if found else []
+        return [self._row(id.decode(), fields) for id, fields in entries]
 
     def _row(self, id: str, fields: dict[bytes, bytes]) -> SourceRow:
         """An entry that was deleted while it was pending has no fields: it is a dead row without content."""

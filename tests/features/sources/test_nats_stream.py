@@ -102,6 +102,15 @@ async def test_bad_messages_are_set_aside_with_the_reason_and_come_back(
     assert (await reader.lag())[::2] == (2, 0)
 
 
+async def test_new_messages_are_read_behind_one_that_waits(stream: JetStreamContext, reader: NatsStream) -> None:
+    for number in range(4):
+        await stream.publish("orders.eu", str(number).encode())
+    rows = await reader.read(2)
+    await reader.settle(rows[1:], [])
+    assert await reader.read(1) == rows[:1]
+    assert [row.body for row in await reader.read(10)] == [b"0", b"2", b"3"]
+
+
 async def test_others_messages_in_the_dead_stream_end_no_redrive(stream: JetStreamContext, reader: NatsStream) -> None:
     await stream.publish("orders.eu", b"1")
     (row,) = await reader.read(1)

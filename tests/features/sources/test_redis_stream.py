@@ -38,6 +38,17 @@ async def test_a_redrive_ends_though_the_engine_refuses_all_again(
     await ingester.close()
 
 
+async def test_new_entries_are_read_behind_one_that_waits(redis_client: Redis, redis_server: RedisServer) -> None:
+    reader = RedisStream(RedisSource(name="orders", connection=redis_server.url))
+    for number in range(4):
+        await redis_client.xadd("notifications", {"body": str(number)})
+    waits, other = await reader.read(2)
+    await reader.settle([other], [])
+    assert await reader.read(1) == [waits]
+    assert [row.body for row in await reader.read(10)] == [b"0", b"2", b"3"]
+    await reader.close()
+
+
 async def test_an_entry_that_the_engine_did_not_set_aside_is_shown_and_stays(
     redis_client: Redis, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
