@@ -250,9 +250,9 @@ class ShardClient:
         """What an operator may see of a user: connections, counts, decisions."""
         return await self._ask(wire.UserIs, lambda ref: wire.ReadUser(ref, key), LOW)
 
-    async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False) -> wire.BacklogIs:
-        """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes; `unread`: and unread ones of the inbox."""
-        return await self._ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread), LOW)
+    async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False, before: int = 0) -> wire.BacklogIs:
+        """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes, as `ReadBacklog` describes them."""
+        return await self._ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread, before), LOW)
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""

@@ -283,12 +283,14 @@ class FakeShard:
         self.say(done)
 
     def readbacklog(self, record: wire.ReadBacklog) -> None:
-        pending = sorted(self.mailboxes.get(record.key, {}).items(), reverse=True)[: record.limit]
-        rows = [wire.BacklogRow(seq, 0, "", body) for seq, body in pending]
-        older = len(self.mailboxes.get(record.key, {})) > record.limit
+        pending = sorted(self.mailboxes.get(record.key, {}).items(), reverse=True)
+        rows = [wire.BacklogRow(seq, 0, "", body) for seq, body in pending if not record.before or seq < record.before]
+        older = len(rows) > record.limit
+        del rows[record.limit :]
         acked = self.archived if record.unread else []
-        cold = [*self.cold, *((seq, seq) for seq in acked)]
-        self.say(wire.BacklogIs(record.ref, EPOCH, rows, cold, older, self.profiles.get(record.key), [], acked))
+        cold = [] if record.before else [*self.cold, *((seq, seq) for seq in acked)]
+        before = rows[-1].seq if older else 0
+        self.say(wire.BacklogIs(record.ref, EPOCH, rows, cold, older, self.profiles.get(record.key), [], acked, before))
 
     def readuser(self, record: wire.ReadUser) -> None:
         head, pending = self.heads.get(record.key, 0), len(self.mailboxes.get(record.key, {}))

@@ -271,7 +271,8 @@ class ProfileIs(Struct, array_like=True, tag=48, gc=False):
 class ReadBacklog(Struct, array_like=True, tag=25, gc=False):
     """Get the newest pending messages of a user, at most `limit`, of about `bytes_max` bytes. Answered by `BacklogIs`.
 
-    `unread`: behind them also acknowledged ones of the inbox that are neither read nor archived.
+    `unread`: behind them also acknowledged ones of the inbox that are neither read nor archived. `before`: only those with lower numbers;
+    0: all.
     """
 
     ref: int
@@ -279,6 +280,7 @@ class ReadBacklog(Struct, array_like=True, tag=25, gc=False):
     limit: int
     bytes_max: int
     unread: bool = False
+    before: int = 0
 
 
 class BacklogRow(Struct, array_like=True, gc=False):
@@ -298,7 +300,7 @@ class BacklogIs(Struct, array_like=True, tag=60, gc=False):
 
     `rows` are those in memory; `cold` the numbers, as inclusive ranges, of those whose body is in the offline stream only, where a number
     that is not there is gone. `older`: there are more. `active_ms`: signs of the user, the one before the newest connect among them.
-    `acked`: those of `cold` that are acknowledged.
+    `acked`: those of `cold` that are acknowledged. `before`: for the read of further pending ones; 0: there are none.
     """
 
     ref: int
@@ -309,6 +311,7 @@ class BacklogIs(Struct, array_like=True, tag=60, gc=False):
     profile: Profile | None
     active_ms: list[int]
     acked: list[int] = []
+    before: int = 0
 
 
 class Step(Struct, array_like=True, gc=False):

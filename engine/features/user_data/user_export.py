@@ -28,8 +28,8 @@ from engine.store.user_entries import UserEntry
 _PIECE_BYTES: Final = 64 << 10
 """Of the answer, sent at once."""
 
-_BODIES: Final = 100
-"""Messages read from the offline stream at once: 6 MB when all are as large as allowed."""
+_MESSAGES: Final = 100
+"""Pending messages read at once: 6 MB when all are as large as allowed."""
 
 _NUMBERS: Final = frozenset(("at", "attempts", "code", "due", "seq"))
 """Fields of entries that are numbers."""
@@ -93,16 +93,17 @@ class UserExport:
             yield _encode(as_json(timer))
 
     async def _pending(self, key: str) -> AsyncIterator[bytes]:
-        """Messages that are not acknowledged, the newest first of those in memory, then of those in the offline stream."""
-        config = self._config
-        backlog = await self._shard_client.read_backlog(key, config.offline_max, config.offline_bytes_max)
-        for row in backlog.rows:
-            yield _message(row.seq, row.expires_ms, row.body)
-        for first, last in backlog.cold:
-            for highest in range(last, first - 1, -_BODIES):
-                lowest = max(first, highest - _BODIES + 1)
-                for stored in await self._bodies.read(key, [(lowest, highest)], config.offline_bytes_max):
-                    yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
+        """Messages that are not acknowledged, the newest first, but on each page those in memory before those in the offline stream."""
+        bytes_max, before = self._config.offline_bytes_max, 0
+        while True:
+            backlog = await self._shard_client.read_backlog(key, _MESSAGES, bytes_max, before=before)
+            for row in backlog.rows:
+                yield _message(row.seq, row.expires_ms, row.body)
+            for stored in await self._bodies.read(key, backlog.cold, bytes_max) if backlog.cold else ():
+                yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
+            before = backlog.before
+            if not before:
+                return
 
     async def _entries(self, key: str) -> AsyncIterator[bytes]:
         async for found in self._find_entries(key):

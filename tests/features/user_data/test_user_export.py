@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
+from engine.features.user_data import user_export
 from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key
 from engine.store.sealed_fields import with_checksum
 from tests.support.edge_world import edge_world
@@ -48,6 +49,14 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert (letter["stream"], letter["seq"], letter["notification"]) == ("dead_letters", 3, {"id": "d1"})
     assert (session["stream"], session["event"], session["at"]) == ("sessions", "connect", 5)
     assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
+
+
+async def test_an_export_has_more_messages_than_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_export, "_MESSAGES", 2, raising=False)
+    async with edge_world(offline_max=2, inbox_max=1) as world, world.http(scopes="publish operator") as client:
+        await client.post("/v1/notifications", json=[{"user": "u1", "type": "reminder", "id": f"m{n}"} for n in range(5)])
+        exported = (await client.get("/v1/users/u1/export")).json()
+    assert [one["id"] for one in exported["messages"]] == ["m4", "m3", "m2", "m1", "m0"]
 
 
 async def test_an_export_goes_on_behind_each_listing_of_scheduled_messages() -> None:

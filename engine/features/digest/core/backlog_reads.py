@@ -1,5 +1,5 @@
-"""Read the newest pending messages of a user, for the digest, and behind them what the inbox has of acknowledged ones that are unread.
-Read-only: nothing is acknowledged, loaded or sent.
+"""Read pending messages of a user, the newest first, for a digest or an export. For a digest there are, behind them, acknowledged messages
+of the inbox that are unread. Read-only: nothing is acknowledged, loaded or sent.
 
 Bodies that are only in the offline stream are named by their numbers. The edge reads them there (`engine.store.pending_bodies`), so that a
 user who comes back after thousands of messages costs the shard no memory. What is acknowledged in between may still be in the digest.
@@ -23,7 +23,7 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: ReadContext) -> 
     """The answer to a read."""
     rows: list[BacklogRow] = []
     cold: list[int] = []
-    seq, left, size = mailbox.head, asked.limit, 0
+    seq, left, size = min(asked.before - 1, mailbox.head) if asked.before else mailbox.head, asked.limit, 0
     looks = asked.limit * _LOOKS_PER_ROW
     while seq > mailbox.floor and left and looks and size < asked.bytes_max:
         looks -= 1
@@ -41,6 +41,7 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: ReadContext) -> 
             left -= 1
         seq -= 1
     older = seq > mailbox.floor
+    before = seq + 1 if older else 0
     acked: list[int] = []
     if asked.unread and mailbox.inbox is not None and not older:
         for seq in _unread(mailbox, asked.limit + len(rows) + len(cold) + 1):
@@ -58,7 +59,7 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: ReadContext) -> 
     events = [] if user_state is None else list(user_state.events.values())
     signs = [at_ms for at_ms in (mailbox.left_ms, mailbox.seen_ms, *events) if at_ms]
     profile = None if user_state is None else user_state.profile
-    return BacklogIs(asked.ref, context.data_epoch, rows, _ranges([*cold, *acked]), older, profile, signs, acked)
+    return BacklogIs(asked.ref, context.data_epoch, rows, _ranges([*cold, *acked]), older, profile, signs, acked, before)
 
 
 def _row(message: Message, expires_ms: int) -> BacklogRow:

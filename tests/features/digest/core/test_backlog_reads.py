@@ -28,9 +28,23 @@ POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, 
 
 
 def read(box: Mailbox, limit: int = 100, bytes_max: int = 1 << 20) -> tuple[list[int], list[int], bool]:
-    answer = read_backlog(box, ReadBacklog(1, KEY, limit, bytes_max), CONTEXT)
+    hot, cold, older, _ = page(box, limit, bytes_max)
+    return hot, cold, older
+
+
+def page(box: Mailbox, limit: int, bytes_max: int = 1 << 20, before: int = 0) -> tuple[list[int], list[int], bool, int]:
+    answer = read_backlog(box, ReadBacklog(1, KEY, limit, bytes_max, before=before), CONTEXT)
     cold = [seq for first, last in answer.cold for seq in range(last, first - 1, -1)]
-    return [row.seq for row in answer.rows], cold, answer.older
+    return [row.seq for row in answer.rows], cold, answer.older, answer.before
+
+
+def pages(box: Mailbox, limit: int) -> list[int]:
+    """The numbers of all pages."""
+    found, older, before = list[int](), True, 0
+    while older:
+        hot, cold, older, before = page(box, limit, before=before)
+        found += sorted([*hot, *cold], reverse=True)
+    return found
 
 
 @given(st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)), st.integers(0, 30), st.integers(1, 40))
@@ -54,6 +68,7 @@ def test_the_newest_pending_messages_are_read_and_nothing_else(
     looked_at = 30 - pending[len(found)] if found != pending else 30
     assert len(found) == limit or found == pending or looked_at >= 4 * limit, "what is acknowledged one by one is not walked for ever"
     assert state_of(box) == before
+    assert pages(box, limit) == pending
 
 
 def test_a_read_is_bounded_by_bytes() -> None:
