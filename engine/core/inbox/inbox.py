@@ -161,6 +161,11 @@ class Inbox:
         self._drop(1 << oldest)
         self._rebase()
 
+    def advance(self, seq: int, limits: InboxLimits) -> None:
+        """A message that is not kept has this number, above all others: what is `numbers_max` below leaves."""
+        if seq - self._base >= limits.numbers_max:
+            self._forget_below(seq - limits.numbers_max + 1)
+
     def holds(self, seq: int) -> bool:
         """Whether the message is in the inbox."""
         return (seq >= self._base and bool(self._held >> (seq - self._base) & 1)) or seq in self.pins

@@ -238,6 +238,8 @@ class Mailbox:
             if type(message.envelope.body) is SharedBody:
                 due_ms = min(due_ms, message.expires_ms)
             self.inbox.add(message.seq, due_ms, limits)
+        elif self.inbox is not None:
+            self.inbox.advance(message.seq, limits)
 
     def settle_unsent(self, seq: int) -> None:
         """The newest message, which was just added, is for the inbox only: settle it before anybody is sent it."""

@@ -48,6 +48,13 @@ class InboxModel(RuleBasedStateMachine):
             if seq <= self.head - LIMITS.numbers_max or seq in unpinned[: -LIMITS.messages_max]:
                 del self.marks[seq]
 
+    @rule(step=st.sampled_from((1, 300, 900)))
+    def a_message_comes_that_is_not_kept(self, step: int) -> None:
+        self.head += step
+        self.inbox.advance(self.head, LIMITS)
+        for seq in [seq for seq, flags in self.marks.items() if not flags & PINNED and seq <= self.head - LIMITS.numbers_max]:
+            del self.marks[seq]
+
     @rule(back=NUMBERS, mark=st.sampled_from((READ, SEEN, ARCHIVED)), on=st.booleans())
     def it_is_marked(self, back: list[int], mark: int, on: bool) -> None:
         seqs = [self.head - one for one in back]

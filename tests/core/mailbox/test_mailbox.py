@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.send import send
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
@@ -195,6 +197,20 @@ def test_what_is_for_the_inbox_only_costs_bounded_memory_above_a_pending_message
     assert (again.acked, again.gone, again.cold) == (mailbox.acked, mailbox.gone, (1, 1))
     mailbox.settle([1], None, 0, POLICY)
     assert (mailbox.floor, mailbox.acked, mailbox.gone) == (11, set(), [(12, 101)])
+
+
+def test_messages_that_are_not_kept_lengthen_no_inbox() -> None:
+    mailbox = Mailbox("t:u", 0)
+    mailbox.inbox_limits = InboxLimits(100, NEVER_MS, 10, 1000)
+    mailbox.append(message(1), b"", 10)
+    for seq in range(2, 3001):
+        noise = message(seq)
+        noise.envelope = msgspec.structs.replace(noise.envelope, policy_terms=PolicyTerms("noise", Category(inbox_ms=0)))
+        mailbox.append(noise, b"", 10)
+        mailbox.settle([seq - 1], None, 0, POLICY)
+        page = decode_page(mailbox.key, spill_of(mailbox).page)
+        assert page.inbox is not None
+        assert len(page.inbox.stored) * 8 < 1000 + 300, "the base moves by no less than 256"
 
 
 def test_an_acknowledgement_settles_the_same_on_the_fast_path() -> None:
