@@ -300,7 +300,7 @@ class Controller:
         newcomers = reconciler.newcomers
         try:
             async with asyncio.timeout(_ALL_READY_S):
-                await self._find_actors(lambda key: key[1] < getattr(reconciler.wanted, f"{key[0]}s", 0))
+                await self._find_actors(lambda key: self._stopping is None and key[1] < getattr(reconciler.wanted, f"{key[0]}s", 0))
                 await self._ask_actors()
                 while not self._fleet.ready() or newcomers.unanswered():
                     await asyncio.sleep(RETRY_S)
@@ -318,8 +318,8 @@ class Controller:
         await reconciler.want(**given, by=by, at_ms=self._wall_ms())
 
     def _running(self) -> Reconciler:
-        if self._reconciler is None:
-            raise StorageUnavailable("the engine is starting")
+        if self._reconciler is None or self._stopping is not None:
+            raise StorageUnavailable("the engine is starting" if self._stopping is None else "the engine is stopping")
         return self._reconciler
 
     def _scaling(self) -> dict[str, Any]:

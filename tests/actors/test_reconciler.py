@@ -225,6 +225,35 @@ async def test_actors_of_features_are_drained_beside_the_schedulers(world: World
     assert not world.actors.actors
 
 
+@pytest.mark.parametrize("first", ["stop", "upgrade"])
+async def test_an_upgrade_during_a_stop_leaves_no_actor(world: World, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """Ray names an actor for a moment after its end."""
+    controller = await world.start_settled(stop_timeout_ms=60_000)
+    asked, going_on, drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    names = await world.actors.names("")
+
+    async def late(_namespace: str) -> set[str]:
+        asked.set()
+        await going_on.wait()
+        return names
+
+    monkeypatch.setattr(world.actors, "names", late)
+    monkeypatch.setattr(controller_module, "_STRAYS_S", PATIENCE_S)
+    world.actors.actors["scheduler", 0]._drain = lambda *_: drained.wait()  # type: ignore[method-assign, assignment, return-value]
+    world.actors.draining = {"here": 1}  # shards may be drained with their slots
+    upgrade = asyncio.ensure_future(controller.upgrade()) if first == "upgrade" else None
+    if upgrade is not None:
+        await asked.wait()
+    stopping = asyncio.ensure_future(controller.stop())
+    await until(lambda: not world.actors.of("shard"))
+    going_on.set()
+    with pytest.raises(StorageUnavailable, match="stopping"):
+        await (upgrade or controller.upgrade())
+    drained.set()
+    await stopping
+    assert not world.actors.actors
+
+
 async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> None:
     controller = await world.start_settled(edges=2)
     edge = world.actors.actors["edge", 0]
