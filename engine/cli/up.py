@@ -343,8 +343,10 @@ class _Run:
         sealed = seal(self._config, self._key)
         controller: Any = remote_class(Controller).options(**options).remote(sealed, engine=self._name())
         try:
-            running = (await controller.unlock.remote(self._key)).opened(self._key)
-            self._controller = controller  # it is this engine's, and ends with it
+            given = await self._unless_stopped(controller.unlock.remote(self._key))
+            self._controller = controller  # it is this engine's, and ends with it; where it has not answered, the stop finds out
+            if given is None:
+                return
             await self._unless_stopped(controller.created.remote())
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
@@ -357,17 +359,17 @@ class _Run:
             raise cause if isinstance(cause, EngineError) else ClusterError(f"the controller failed: {error}") from error
         except ray.exceptions.RayError as error:
             raise ClusterError(f"the controller does not start: {error}") from error
+        running = given.opened(self._key)
         if running != self._config:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = msgspec.structs.replace(running, data_dir=self._config.data_dir)  # of this process, maybe on another machine
 
-    async def _unless_stopped(self, call: Awaitable[Any]) -> None:
-        """Returns when the call has, or a signal has come, which cancels it. Raises what the call raises."""
+    async def _unless_stopped(self, call: Awaitable[Any]) -> Any:
+        """What the call returns; None when a signal has come, which cancels it. Raises what the call raises."""
         called, stopped = asyncio.ensure_future(call), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({called, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if called.done():
-                called.result()
+            return called.result() if called.done() else None
         finally:
             called.cancel()
             stopped.cancel()
@@ -563,6 +565,8 @@ class _Run:
                     await self._controller.stop.remote(proof(self._key, "stop"))
                 break
             except (ray.exceptions.RayError, TimeoutError) as error:
+                if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, NotProven):
+                    return  # it is another engine's, and a signal came before it said so
                 if not isinstance(error, ray.exceptions.ActorUnavailableError) or time.monotonic() > until:
                     left = "; what runs on in the cluster ends with the next `engine up` that is stopped" if config.address else ""
                     why = f"not all actors stopped in order ({type(error).__name__}); the journal has it all{left}"

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from redis.asyncio import Redis
 from rich.console import Console
 
@@ -27,7 +27,7 @@ from engine.cli.state_file import STATE_FILE
 from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
-from engine.errors import ConfigError, StorageUnavailable
+from engine.errors import ConfigError, NotProven, StorageUnavailable
 from engine.store.keys import SLOTS_KEY
 from engine.store.sealed_config import SealedConfig, seal
 from engine.store.slot_map import claim_slot_map
@@ -277,6 +277,44 @@ async def test_a_signal_stops_an_engine_whose_controller_waits_for_storage(
     async with asyncio.timeout(10):
         controller, _ = await _up(redis_server, monkeypatch, tmp_path, [], told=True)
     assert controller.stopped
+
+
+async def test_a_signal_stops_an_engine_whose_controller_waits_for_a_place(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answered = Controller.unlock
+
+    async def unlock(self: Controller, _key: bytes) -> SealedConfig:
+        self.unlock = SimpleNamespace(remote=lambda key: answered(self, key))  # type: ignore[method-assign, assignment]
+        self._done()
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(Controller, "unlock", unlock)
+    async with asyncio.timeout(10):
+        controller, _ = await _up(redis_server, monkeypatch, tmp_path, [], told=True)
+    assert controller.stopped
+
+
+async def test_a_signal_does_not_end_the_controller_of_another_engine(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = list[object]()
+
+    async def refuse(_key: bytes) -> SealedConfig:
+        raise RayTaskError("unlock", "", NotProven("another key"))
+
+    async def unlock(self: Controller, _key: bytes) -> SealedConfig:
+        monkeypatch.setattr(ray, "kill", lambda handle, **_: ended.append(handle))
+        self.unlock = SimpleNamespace(remote=refuse)  # type: ignore[method-assign, assignment]
+        self._done()
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(Controller, "unlock", unlock)
+    async with asyncio.timeout(10):
+        controller, printed = await _up(redis_server, monkeypatch, tmp_path, [], told=True)
+    assert not controller.stopped
+    assert not ended
+    assert "warning" not in printed
 
 
 async def test_the_next_process_of_a_controller_that_dies_stops_the_actors(
