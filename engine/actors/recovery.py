@@ -106,7 +106,7 @@ class Recovery:
     async def find_windows(self, slots: Sequence[int]) -> None:
         """Read when the windows of these slots end. Call it after `replay`: what the journal has of windows is newer."""
         for slot, ends in (await self._pages.with_windows(slots)).items():
-            self._core.mailbox_store.window_closer.stored(slot, ends)
+            self._core.mailbox_store.judge.closer.stored(slot, ends)
 
     async def read_pages(self, keys: list[str]) -> None:
         """Load these pages into the core. The next checkpoint writes damaged ones anew."""

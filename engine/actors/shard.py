@@ -57,7 +57,6 @@ from engine.actors.shard_tasks.storage_reads import StorageReads
 from engine.actors.shard_tasks.storage_sweep import StorageSweep
 from engine.actors.shard_tasks.user_erasure import UserErasure
 from engine.actors.slot_mover import SlotMover
-from engine.api.time_zones import zone_here
 from engine.config import Config
 from engine.core.commit.group import Group
 from engine.core.inbox.inbox import InboxLimits
@@ -335,7 +334,8 @@ class Shard(Server):
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         readers = {kind: reader for feature in self._features for kind, reader in feature.readers.items()}
-        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, zone_here, readers)
+        judges = [feature.judge for feature in self._features if feature.judge is not None]
+        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, readers, judges[-1] if judges else None)
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)

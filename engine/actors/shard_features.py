@@ -11,11 +11,13 @@ from engine.features.digest import shard_part as digest
 from engine.features.policy import shard_part as policy
 from engine.features.traces import shard_part as traces
 from engine.features.user_data import shard_part as user_data
+from engine.features.windows import shard_part as windows
 from engine.store.shard_feature import ShardFeature, ShardPorts
 
 FEATURES: Final[Sequence[Callable[[ShardPorts], ShardFeature]]] = (
     traces.on_shard,
     policy.on_shard,
+    windows.on_shard,
     actions.on_shard,
     digest.on_shard,
     dead_letters.on_shard,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.core.commit.judge import MakeJudge
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.user_reads import UserReaders
 from engine.core.wire.records import Timer
@@ -65,6 +66,8 @@ class ShardFeature(Struct, frozen=True):
         observer: is told what passes; None: it need not know.
         counts: plain numbers of the shard's row in the status; None: it has none.
         drain: exports what only this process has, before it ends; None: there is nothing.
+        judge: makes the judge of the shard (`engine.core.commit.judge`), in place of those of features before it, which it extends; None:
+            it has none.
         readers: answer questions about users, by their kinds.
         store_actions: takes the actions of fired timers; None: it takes none.
         store_dead_letters: takes messages that clients refused; None: it takes none.
@@ -73,6 +76,7 @@ class ShardFeature(Struct, frozen=True):
     observer: ShardObserver | None = None
     counts: Callable[[], Mapping[str, int]] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
+    judge: MakeJudge | None = None
     readers: UserReaders = {}
     store_actions: StoreActions | None = None
     store_dead_letters: StoreDeadLetters | None = None

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from engine.actors.shard_tasks import shared_streams, storage_sweep, user_erasure
 from engine.config import Config
-from engine.core.commit.group import Pending
+from engine.core.commit.judge import Pending
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore

@@ -482,25 +482,40 @@ async def preferences(server: Server, _random: random.Random) -> None:
     user = server.user()
 
     async def change(**members: object) -> Frame:
-        answer = await server.ask("PATCH", f"/v1/preferences?user={user.name}", json=members)
-        assert answer.status_code == 200, f"a change of preferences was answered {answer.status_code}: {answer.text}"
-        changed: Frame = answer.json()
-        return changed
+        return await _change(server, user, **members)
 
     await asyncio.gather(
-        change(types={"conformance.off": "off"}), change(types={"conformance.*": "digest"}, zone="Asia/Tokyo"), change(targets={"t": "off"})
+        change(types={"conformance.off": "off"}), change(types={"conformance.*": "on"}, zone="Asia/Tokyo"), change(targets={"t": "off"})
     )
     mine = (await server.ask("GET", "/v1/preferences", as_user=user.name, scope="connect")).json()
-    assert (mine["types"], mine["targets"]) == ({"conformance.off": "off", "conformance.*": "digest"}, {"t": "off"}), mine
+    assert (mine["types"], mine["targets"]) == ({"conformance.off": "off", "conformance.*": "on"}, {"t": "off"}), mine
     assert mine["zone"] == "Asia/Tokyo"
     kinds = ("conformance.off", "conformance.on", "conformance")
     results = await user.publish(*({"type": kind} for kind in kinds), {"target": "t"})
-    assert [result["status"] for result in results] == ["suppressed", "merged", "accepted", "suppressed"]
+    assert [result["status"] for result in results] == ["suppressed", "accepted", "accepted", "suppressed"]
     for _ in range(2):
-        assert (await change(types={"conformance.off": None}, targets=None))["types"] == {"conformance.*": "digest"}
-    assert [result["status"] for result in await user.publish({"type": "conformance.off"}, {"target": "t"})] == ["merged", "accepted"]
+        assert (await change(types={"conformance.off": None}, targets=None))["types"] == {"conformance.*": "on"}
+    assert [result["status"] for result in await user.publish({"type": "conformance.off"}, {"target": "t"})] == ["accepted", "accepted"]
     refused = await server.ask("PATCH", "/v1/preferences", as_user=user.name, scope="connect", json={"level": "vip"})
     assert refused.status_code == 422, f"a user's change of the level was answered {refused.status_code}"
+
+
+@promise_of("windows")
+async def digest(server: Server, _random: random.Random) -> None:
+    """A message that the user wants in the digest counts there, and is not delivered by itself."""
+    user = server.user()
+    await _change(server, user, types={"conformance.*": "digest"})
+    assert [result["status"] for result in await user.publish({"type": "conformance.on"}, "alone")] == ["merged", "accepted"]
+    async with user.connection() as connection:
+        assert texts(await connection.take(1)) == ["alone"]
+
+
+async def _change(server: Server, user: User, **members: object) -> Frame:
+    """Change the user's preferences. Returns all of them."""
+    answer = await server.ask("PATCH", f"/v1/preferences?user={user.name}", json=members)
+    assert answer.status_code == 200, f"a change of preferences was answered {answer.status_code}: {answer.text}"
+    changed: Frame = answer.json()
+    return changed
 
 
 def _check_arrivals(connection: Connection, received: dict[str, Frame], acknowledged: set[str]) -> None:

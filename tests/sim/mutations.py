@@ -29,8 +29,7 @@ from engine.config import Config
 from engine.core.commit import broadcast_step, user_step
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import Pending
-from engine.core.commit.window_step import WindowCloser
+from engine.core.commit.judge import Answer, Judge, Pending
 from engine.core.controller.health import HealthWatch
 from engine.core.inbox.inbox import Inbox
 from engine.core.journal import journal_records
@@ -61,6 +60,8 @@ from engine.core.wire import link
 from engine.core.wire.link import Caller
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.errors import StorageUnavailable
+from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.windows.core.window_closer import WindowCloser
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
@@ -213,7 +214,7 @@ def a_refused_group_is_answered_before_its_rollback() -> Any:
 
     def group_refused(self: ShardCore) -> None:
         original(self)
-        self._answer([commit.Answer(pending, UNAVAILABLE) for pending in self._undecided])
+        self._answer([Answer(pending, UNAVAILABLE) for pending in self._undecided])
         self._undecided = []
 
     return patched(ShardCore, "group_refused", group_refused)
@@ -541,7 +542,13 @@ def a_page_forgets_the_windows() -> Any:
 
 @mutation
 def a_window_whose_mailbox_left_memory_stays_open() -> Any:
-    return patched(WindowCloser, "take_ended", lambda self: [])
+    original = WindowCloser.tick
+
+    def tick(self: WindowCloser, now_ms: int) -> list[str]:
+        original(self, now_ms)
+        return []
+
+    return patched(WindowCloser, "tick", tick)
 
 
 @mutation
@@ -646,7 +653,7 @@ def posts_wait_without_a_limit() -> Any:
 
 @mutation
 def what_is_delivered_does_not_count() -> Any:
-    return patched(commit, "count", lambda *_: None)
+    return patched(PolicyJudge, "count", lambda *_: None)
 
 
 @mutation
@@ -695,8 +702,8 @@ def what_is_turned_off_is_delivered_after_a_restart() -> Any:
 def what_is_for_the_inbox_only_is_sent_after_a_restart() -> Any:
     original = mailbox_store.apply_stored
 
-    def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config) -> Any:
-        return original(mailbox, replace(stored, inbox_only=False), config)
+    def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config, judge: Judge) -> Any:
+        return original(mailbox, replace(stored, inbox_only=False), config, judge)
 
     return patched(mailbox_store, "apply_stored", apply_stored)
 

@@ -26,7 +26,7 @@ SYNC_MS = 1000
 async def shard_of(client: Redis) -> tuple[Journal, ShardCore]:
     """A shard with two pending messages in memory."""
     epoch = await claim_data_epoch(client, NOW_S)
-    core = ShardCore(0, small_config(), SLOTS, epoch, lambda _name: None)
+    core = ShardCore(0, small_config(), SLOTS, epoch)
     core.mailbox_store.restore(KEY, None, NOW_S * 1000)
     core.mailboxes[KEY] = mailbox(NOW_S * 1000, 2)
     journal = Journal(client, 0, 60_000)

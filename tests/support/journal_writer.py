@@ -5,7 +5,8 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.commit.group import Group, Pending, PostQueue
+from engine.core.commit.group import Group, PostQueue
+from engine.core.commit.judge import Pending
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.mailbox import Mailbox

@@ -7,17 +7,20 @@ leaves exactly what was written.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
 from engine.config import Config
 from engine.core.commit.first_result import DIGEST_BYTES, packed_result, unpacked_result
 from engine.core.commit.group import Group
+from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, Record, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import LOW, NORMAL
@@ -46,6 +49,7 @@ from engine.core.wire.records import (
 from engine.features.digest.core.backlog_reads import read_backlog
 from engine.features.policy.core.explain import explain, trace
 from engine.features.user_data.core import user_overview
+from engine.features.windows.core.window_step import WindowJudge
 
 EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
@@ -116,12 +120,16 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.config, spread(1), "e1", zone, READERS)
+        self.core = ShardCore(0, self.config, spread(1), "e1", READERS, self.judge)
         self.drops_followed = 0
         self.epoch += 1
         self.core.inbox_requests.epoch = self.epoch
         self.core.opened(EDGE)
         self.bodies = BodyCache(self.config.shared_bytes_max)  # the edge's
+
+    def judge(self, mailboxes: Mapping[str, Mailbox], memory: Memory) -> Judge:
+        """As the features of a shard make it."""
+        return WindowJudge(self.config, zone, mailboxes, memory)
 
     # -- what an edge says ------------------------------------------------------------------------------------------------
 
@@ -413,7 +421,7 @@ class World:
         for slot, records in by_slot.items():
             self.core.replay(slot, {key: self.page(key) for key in keys_of(records)}, records, self.now_ms)
         for key, closes_ms in self.windows.items():
-            self.core.mailbox_store.window_closer.stored(slot_of(key), [(key, closes_ms)])
+            self.core.mailbox_store.judge.closer.stored(slot_of(key), [(key, closes_ms)])
         self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)
 
     def wait(self, ms: int) -> list[Any]:

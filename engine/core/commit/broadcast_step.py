@@ -18,7 +18,7 @@ States of a mailbox here
 
 A type or target that the user has muted does not concern the mailbox. What the user wants in the inbox only is adopted, and settled at
 once. Caps and the digest are for messages to users: a broadcast counts against none, and comes by itself
-(`engine.core.policy.contact_policy`).
+(`engine.core.commit.judge`).
 
 An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
 mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
@@ -43,7 +43,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
+from engine.core.commit.judge import NO_JUDGE, Judge
 from engine.core.journal.journal_records import Adopted
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import EVERYONE, LOST, Broadcast, BroadcastMirror, lost_at
@@ -52,9 +52,6 @@ from engine.core.mailbox.passed_topics import PassedTopics, Range
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import split_key
-from engine.core.policy.contact_policy import Decision, Facts, muted, wished
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import quiet_until
 
 _LOOKS_MAX: Final = 4
 """Mailboxes checked per group, as a multiple of `adopt_max`; a check without a result takes a microsecond."""
@@ -91,14 +88,14 @@ class BroadcastStep:
         pending_max: a mailbox with so many messages pending is full.
         adopt_max: broadcasts adopted with one group, counted once per mailbox.
         recent_max: ids remembered per mailbox.
-        zone_of: time zones by name.
+        judge: knows what users wish.
     """
 
-    def __init__(self, log: BroadcastMirror, pending_max: int, adopt_max: int, recent_max: int, zone_of: ZoneOf = utc) -> None:
+    def __init__(self, log: BroadcastMirror, pending_max: int, adopt_max: int, recent_max: int, judge: Judge = NO_JUDGE) -> None:
         self._log = log
         self._read_from = 0  # the head of the log before the last read
         self._recent_max = recent_max
-        self._zone_of = zone_of
+        self._judge = judge
         self._pending_max = pending_max
         self._adopt_max = adopt_max
         self._tenants: dict[str, dict[str, Mailbox]] = {}  # connected mailboxes
@@ -143,7 +140,7 @@ class BroadcastStep:
         if not due:
             return False
         self._fall_behind(mailbox)
-        return not self._quiet_until(mailbox, now_ms) or bool(_through_high(self._all_due(mailbox, now_ms)))
+        return not self._judge.quiet_until(mailbox, now_ms) or bool(_through_high(self._all_due(mailbox, now_ms)))
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
         """The connection's memberships are `topics` from now on. New ones count from here on, and nothing is owed of them."""
@@ -209,11 +206,6 @@ class BroadcastStep:
         if len(self._wakes) > _WAKES_MIN + 2 * len(self._asleep):
             self._wakes = [(moment_ms, key) for key, (moment_ms, _) in self._asleep.items()]
             heapify(self._wakes)
-
-    def _quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
-        """When the user's quiet hours end, ms; 0 when there are none now."""
-        profile = None if mailbox.user_state is None else mailbox.user_state.profile
-        return 0 if profile is None or not profile.quiet else quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms)
 
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of the mailbox were acknowledged: a full one continues when half of its window is free."""
@@ -313,9 +305,9 @@ class BroadcastStep:
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
         lost: list[Broadcast] = []  # behind the last one that is due
-        profile = None if mailbox.user_state is None else mailbox.user_state.profile
+        unwanted = None if mailbox.user_state is None else self._judge.unwanted
         for broadcast in found:
-            if broadcast.envelope is not LOST and profile is not None and _is_muted(broadcast, mailbox, profile):
+            if broadcast.envelope is not LOST and unwanted is not None and unwanted(mailbox, broadcast):
                 continue
             if broadcast.envelope is LOST or not _is_live(broadcast, mailbox, now_ms):
                 lost.append(broadcast)
@@ -384,7 +376,7 @@ class BroadcastStep:
                     mailbox.passed.adopted(owed, self._log.head)
                 continue
             cursor = self._log.head
-            until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)
+            until_ms = 0 if mailbox.user_state is None else self._judge.quiet_until(mailbox, now_ms)
             if until_ms and due[-1].envelope.priority != HIGH:
                 self._sleep(mailbox, until_ms)
                 if len(due) > room:
@@ -510,35 +502,7 @@ def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
     return list(broadcasts[:upto])
 
 
-def _facts(broadcast: Broadcast) -> Facts:
-    if broadcast.facts is None:
-        broadcast.facts = facts_of(broadcast.envelope)
-    return broadcast.facts
-
-
-def _is_muted(broadcast: Broadcast, mailbox: Mailbox, profile: Profile) -> bool:
-    facts = _facts(broadcast)
-    if not profile.inbox_types:
-        return muted(facts, profile) is not None
-    verdict = wished(facts, profile, mailbox.seen_ms, digest=False, inbox=mailbox.inbox_limits is not None)
-    return verdict is not None and verdict.decision is Decision.SUPPRESS
-
-
-def _inbox_only(adoption: Adoption) -> frozenset[int]:
-    """The positions of those that the user wants in the inbox only."""
-    mailbox, profile = adoption.mailbox, profile_of(adoption.mailbox)
-    if not profile.inbox_types:  # nearly always; categories are not for broadcasts
-        return frozenset()
-    inbox = mailbox.inbox_limits is not None
-    verdicts = (
-        (broadcast.pos, wished(_facts(broadcast), profile, mailbox.seen_ms, digest=False, inbox=inbox))
-        for broadcast in adoption.broadcasts
-        if broadcast.envelope is not LOST
-    )
-    return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
-
-
-def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[tuple[int, Adopted]]:
+def number(adoptions: Sequence[Adoption], heads: dict[str, int], judge: Judge, now_ms: int) -> list[tuple[int, Adopted]]:
     """Assign every adopted broadcast its number in every mailbox; returns the journal records, each with its slot.
 
     Args:
@@ -550,7 +514,7 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
         seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
         adoption.adopted_ms = now_ms
         if adoption.mailbox.user_state is not None:
-            adoption.inbox_only = _inbox_only(adoption)
+            adoption.inbox_only = judge.inbox_only(adoption.mailbox, adoption.broadcasts)
         for broadcast in adoption.broadcasts:
             pos = broadcast.pos
             record = records.get((pos, slot))

@@ -1,7 +1,7 @@
 """Group commit: the posts that arrive during one append form the next journal entry.
 
-`GroupBuilder` takes pending posts by priority, and within a priority in order of arrival. It applies the contact policy
-(`engine.core.commit.policy_step`) and assigns sequence numbers in that order; numbers become visible with `PostQueue.committed`. So a post
+`GroupBuilder` takes pending posts by priority, and within a priority in order of arrival. It asks the judge (`engine.core.commit.judge`)
+about special ones, and assigns sequence numbers in that order; numbers become visible with `PostQueue.committed`. So a post
 of high priority waits for one append at most, and no message of its user that is not numbered yet is placed before it. At most one group is
 being appended, so the numbers of a group that storage did not store are assigned again.
 
@@ -24,11 +24,9 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.commit.broadcast_step import Adoption, number
 from engine.core.commit.first_result import NEVER, packed_result, unpacked_result
-from engine.core.commit.policy_step import PolicyStep, ZoneOf, count, facts_of, reason_text, utc
+from engine.core.commit.judge import NO_JUDGE, Answer, Events, Judge, JudgeStep, Pending
 from engine.core.commit.user_step import UserChange, apply_note
-from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
 from engine.core.journal.journal_records import Decided, Erased, Handled, Record, StoredMessage, message_of
-from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import decide, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
@@ -36,36 +34,9 @@ from engine.core.model.constants import PRIORITIES
 from engine.core.model.message import Collapsing, Message, counted, timer_effect_id
 from engine.core.model.routing import slot_of
 from engine.core.model.sealed import sealed
-from engine.core.policy.conditions import Drop
-from engine.core.policy.contact_policy import Decision, Reason, Verdict
-from engine.core.wire.records import ACCEPTED, CONFLICT, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, Post
+from engine.core.wire.records import ACCEPTED, CONFLICT, DEFERRED, DUPLICATE, SUPPRESSED
 
 _encoder = msgspec.msgpack.Encoder()
-
-
-class Pending(Struct, gc=False):
-    """A post that waits for its commit, with the link session to answer, or the durable timer that caused it."""
-
-    session: str
-    post: Post
-    timer: str = ""
-    unmet: Drop | None = None  # the condition of the timer that is not met
-
-    @property
-    def dedupe_id(self) -> str:
-        """The id under which a repeat is recognised; of a timer its own, since it takes effect once whatever message it carries."""
-        return timer_effect_id(self.timer) if self.timer else self.post.envelope.id
-
-
-class Answer(Struct, gc=False):
-    """The outcome of a pending post."""
-
-    pending: Pending
-    status: int
-    seq: int = 0
-    detail: str = ""
-    retry_ms: int = 0
-    until_ms: int = 0  # of a DEFERRED one
 
 
 class Riders(NamedTuple):
@@ -94,7 +65,7 @@ class Group(Struct):
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
     only_messages: bool = True  # every record is a StoredMessage
-    decisions: Mapping[tuple[str, str, str], int] = {}  # of the contact policy, see `PolicyStep.decisions`
+    decisions: Mapping[tuple[str, str, str], int] = {}  # of the contact policy, see `JudgeStep.decisions`
 
 
 NOBODY_CONNECTED: Final = "nobody is connected and retain is false"
@@ -119,33 +90,31 @@ class GroupBuilder:
         immediate: answers that need no commit.
     """
 
-    def __init__(self, group: Group, mailboxes: Mapping[str, Mailbox], config: Config, zone_of: ZoneOf, now_ms: int) -> None:
+    def __init__(self, group: Group, mailboxes: Mapping[str, Mailbox], config: Config, judge: Judge, now_ms: int) -> None:
         self.immediate: list[Answer] = []
         self._group = group
         self._mailboxes = mailboxes
         self._config = config
-        self._zone_of = zone_of
+        self._judge = judge
         self._now_ms = now_ms
         self._heads: dict[str, int] = {}  # mailbox key -> newest number given
         self._outcomes: dict[tuple[str, str], PostOutcome] = {}
         self._newest: dict[tuple[str, str], Collapsing] = {}  # by (mailbox key, collapse key)
-        self._judging: tuple[PolicyStep, WindowStep] | None = None
+        self._step: JudgeStep | None = None
 
-    def _judges(self) -> tuple[PolicyStep, WindowStep]:
-        """The steps that decide about special posts, made with the first of them: most groups have none."""
-        if self._judging is None:
-            group, config = self._group, self._config
-            group.only_messages = False
-            policy = PolicyStep(self._zone_of, config.counted_max, self._now_ms)
-            self._judging = policy, WindowStep(group.records, self._heads, config.windows_max, self._now_ms, policy)
-            group.decisions = policy.decisions
-        return self._judging
+    def _judging(self) -> JudgeStep:
+        """The step that decides about special posts, made with the first of them: most groups have none."""
+        if self._step is None:
+            group = self._group
+            self._step = self._judge.step(group.records, self._heads, self._now_ms)
+            group.only_messages, group.decisions = False, self._step.decisions
+        return self._step
 
     def close_windows(self) -> None:
-        """Close the windows that are due. Before any post is added, so that what they send is numbered first."""
-        _, windows = self._judges()
+        """Close the windows that are due. Before any post is added, so that their messages are numbered first."""
+        step = self._judging()
         for mailbox in self._group.riders.closing:
-            windows.close_due(mailbox)
+            step.close_due(mailbox)
 
     def add(self, posts: Iterable[Pending]) -> None:
         """Decide about each post, in this order, and number those that are delivered."""
@@ -168,16 +137,12 @@ class GroupBuilder:
             if not envelope.retain and not mailbox.connections:
                 self.immediate.append(Answer(pending, SUPPRESSED, 0, NOBODY_CONNECTED))
                 continue
-            if envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None:
-                # The common path: nothing decides about the post but its own fields.
-                seq = heads[key] = heads.get(key, mailbox.head) + 1
-            else:
-                seq, inboxed = self._decide(pending, identity, mailbox)
-                if not seq:
+            if not (envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None):
+                answer = self._judging().decide(pending, mailbox)
+                if answer is not None:
+                    self._judged(answer, identity, mailbox)
                     continue
-                if inboxed is not None:
-                    self._put_into_inbox(pending, identity, seq, inboxed)
-                    continue
+            seq = heads[key] = heads.get(key, mailbox.head) + 1
             self._take_effect(pending, identity, seq)
             stored = StoredMessage(key, seq, envelope, post.expires_ms, now_ms, 0, timer)
             if envelope.collapse and envelope.merge is None:
@@ -195,7 +160,7 @@ class GroupBuilder:
         for record in group.records:
             by_slot[mailboxes[record.key].slot].append(record)
         if group.riders.adoptions:
-            for slot, adopted in number(group.riders.adoptions, self._heads, self._now_ms):
+            for slot, adopted in number(group.riders.adoptions, self._heads, self._judge, self._now_ms):
                 by_slot[slot].append(adopted)
         for note in group.riders.notes:
             if isinstance(note.record, Erased):
@@ -216,60 +181,22 @@ class GroupBuilder:
             group.owners.append(len(group.posts))
         group.posts.append(pending)
 
-    def _decide(self, pending: Pending, identity: tuple[str, str], mailbox: Mailbox) -> tuple[int, Verdict | None]:
-        """Decide about a post with conditions, with policy terms, for a user with state, or with a window.
-
-        Returns the number that it gets, and the verdict by which it goes into the inbox only, None to deliver it; the number is 0 when it
-        gets none, and then its answer and records are collected.
-        """
-        post, (policy, windows) = pending.post, self._judges()
-        envelope, facts, digested, inboxed = post.envelope, None, None, None
-        if pending.unmet is not None:
-            decision = Decision.SKIP if pending.unmet.of_step else Decision.SUPPRESS
-            self._reject(pending, identity, Verdict(decision, (Reason(pending.unmet.reason, pending.unmet.detail),)))
-            return 0, None
-        if envelope.policy_terms is not None or mailbox.user_state is not None:
-            facts = facts_of(envelope)
-            verdict = policy.message(mailbox, facts, held=windows.holds(mailbox, envelope))
-            if verdict is not None and verdict.decision is Decision.DIGEST:
-                digested, envelope = verdict, in_digest(envelope, self._config.digest_ms)
-            elif verdict is not None and verdict.decision is Decision.INBOX:
-                inboxed = verdict
-            elif verdict is not None and verdict.decision is not Decision.DELIVER:
-                self._reject(pending, identity, verdict)
-                return 0, None
-        merged = ALONE if envelope.merge is None else windows.offer(mailbox, envelope, post.expires_ms, pending.timer)
-        if merged.status == DUPLICATE:
-            self.immediate.append(Answer(pending, DUPLICATE, merged.seq))
-            return 0, None
-        if merged.status == MERGED:
-            self._take_effect(pending, identity, 0)
-            if digested is not None:
-                self._group.records.append(policy.decided(post.key, post.envelope, digested, merged.until_ms))
-            self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
-            return 0, None
-        if facts is not None and inboxed is None:
-            policy.delivered(mailbox, facts)
-        seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
-        return seq, inboxed
-
-    def _put_into_inbox(self, pending: Pending, identity: tuple[str, str], seq: int, verdict: Verdict) -> None:
-        """Number a message that goes into the inbox only. It supersedes none of its collapse key: those were to be sent."""
-        post, (policy, _) = pending.post, self._judges()
-        self._take_effect(pending, identity, seq)
-        stored = StoredMessage(post.key, seq, post.envelope, post.expires_ms, self._now_ms, 0, pending.timer, inbox_only=True)
-        self._group.records += [policy.decided(post.key, post.envelope, verdict), stored]
-        self._group.answers.append(Answer(pending, ACCEPTED, seq, reason_text(verdict)))
-
-    def _reject(self, pending: Pending, identity: tuple[str, str], verdict: Verdict) -> None:
-        """Suppress or defer a post: the verdict is journalled with the group, and answered once that is committed."""
-        post, reason, answers, (policy, _) = pending.post, reason_text(verdict), self._group.answers, self._judges()
-        self._group.records.append(policy.decided(post.key, post.envelope, verdict))
-        if verdict.decision is Decision.DEFER:
-            answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
+    def _judged(self, answer: Answer, identity: tuple[str, str], mailbox: Mailbox) -> None:
+        """Carry out a decision other than to deliver. A message for the inbox only supersedes none of its collapse key: those are sent."""
+        pending, status, key = answer.pending, answer.status, identity[0]
+        if status == DUPLICATE:
+            self.immediate.append(answer)
             return
-        self._take_effect(pending, identity, NEVER, reason)
-        answers.append(Answer(pending, SUPPRESSED, 0, reason))
+        if status == ACCEPTED:
+            post = pending.post
+            answer.seq = self._heads[key] = self._heads.get(key, mailbox.head) + 1
+            stored = StoredMessage(key, answer.seq, post.envelope, post.expires_ms, self._now_ms, 0, pending.timer, inbox_only=True)
+            self._group.records.append(stored)
+        if status == SUPPRESSED:
+            self._take_effect(pending, identity, NEVER, answer.detail)
+        elif status != DEFERRED:
+            self._take_effect(pending, identity, answer.seq)
+        self._group.answers.append(answer)
 
     def _collapse(self, stored: StoredMessage, mailbox: Mailbox) -> None:
         """Set in the record which older message it supersedes."""
@@ -291,10 +218,10 @@ class PostQueue:
     `lanes` are the queues: the shard looks into them for whether anything waits.
     """
 
-    def __init__(self, mailboxes: Mapping[str, Mailbox], config: Config, zone_of: ZoneOf = utc) -> None:
+    def __init__(self, mailboxes: Mapping[str, Mailbox], config: Config, judge: Judge = NO_JUDGE) -> None:
         self._mailboxes = mailboxes
         self._config = config
-        self._zone_of = zone_of
+        self._judge = judge
         self.lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
@@ -344,7 +271,7 @@ class PostQueue:
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
-        builder = GroupBuilder(group, self._mailboxes, self._config, self._zone_of, now_ms)
+        builder = GroupBuilder(group, self._mailboxes, self._config, self._judge, now_ms)
         if group.riders.closing:
             builder.close_windows()
         builder.add(posts)
@@ -390,13 +317,13 @@ class PostQueue:
         for record in group.records:
             mailbox = touched[record.key] = self._mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                older = apply_stored(mailbox, record, config)
+                older = apply_stored(mailbox, record, config, self._judge)
                 if older is not None:
                     superseded.append((mailbox, older))
             elif isinstance(record, Decided):
                 apply_note(mailbox, record, config.decisions_max)
             else:
-                apply_window(mailbox, record, config.recent_ids)
+                self._judge.apply(mailbox, record)
         return group, touched, superseded
 
     def refused(self) -> Group:
@@ -420,7 +347,7 @@ class PostQueue:
         return group
 
 
-def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config) -> Message | None:
+def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config, judge: Judge) -> Message | None:
     """Add a journalled message to its mailbox, at commit or replay. No effect when the mailbox has reached its number.
 
     Returns the message it supersedes, when that was in memory.
@@ -439,7 +366,7 @@ def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config) -> Mes
         if mailbox.user_state is not None:
             mailbox.user_state.took_effect(stored.timer)
     if envelope.policy_terms is not None:
-        count(mailbox, stored, config.counted_max)
+        judge.count(mailbox, stored)
     if not stored.count:
         return None
     remember(mailbox, envelope.collapse, Collapsing(stored.seq, stored.count, envelope.priority, envelope.retain), config.collapse_keys_max)

@@ -28,10 +28,10 @@ body, the first actors and the newest marks are kept, whatever the count; a text
 stays open longer because its user has quiet hours (`Extended`) may outlast the ids in storage: of more than `MARKS_MAX` messages, one
 with an id that is repeated after a day could count twice.
 
-The shard owns the windows of its users (`engine.core.commit.window_step`): `offer` when a post is numbered, `close` at `next_ms` (after a
-restart it is in the page, and overdue windows close at once), records in the group with the messages they cause, `apply` at
-commit and at replay. `copy` before a group is built, kept until it is committed: a rejected group leaves no change. `apply` replaces a
-window by a new object, so a copy costs no more than its table.
+The judge of a shard (`engine.core.commit.judge`) owns the windows of its users: `offer` when a post is numbered, `close` at `next_ms`
+(after a restart it is in the page, and overdue windows close at once), records in the group with the messages they cause, `apply` at commit
+and at replay. `copy` before a group is built, kept until it is committed: a rejected group leaves no change. `apply` replaces a window by a
+new object, so a copy costs no more than its table.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +33,6 @@ from engine.core.model.constants import LOW, TS_MS_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.model.sealed import sealed
-from engine.core.policy.contact_policy import Facts
 
 EVERYONE: Final = ""
 """The topic of a broadcast to all users."""
@@ -62,7 +61,7 @@ class Broadcast(Struct, gc=False):
     envelope: Envelope
     expires_ms: int
     accepted_ms: int
-    facts: Facts | None = None  # for the contact policy, computed when first needed
+    facts: Any = None  # for the judge, which computes them when first needed
 
 
 LOST: Final = Envelope("", b"", LOW, True, b"")

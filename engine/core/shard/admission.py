@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sized
 
 from engine.config import Config
-from engine.core.commit.group import Answer, Pending, PostQueue, repeated
+from engine.core.commit.group import PostQueue, repeated
+from engine.core.commit.judge import Answer, Pending
 from engine.core.model.constants import PRIORITIES
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.mailbox_store import MailboxStore

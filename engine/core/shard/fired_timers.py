@@ -35,17 +35,15 @@ from typing import Final
 from msgspec import Struct
 
 from engine.core.commit.first_result import packed_result
-from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
+from engine.core.commit.judge import NO_JUDGE, Judge
 from engine.core.inbox.inbox import ARCHIVED, READ, SEEN
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model import step as steps
 from engine.core.model.category import DAY_MS
-from engine.core.model.constants import AT_MAX_MS, HIGH
+from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.message import timer_effect_id
 from engine.core.model.step import StepTerms
 from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
-from engine.core.policy.contact_policy import unwanted_by
-from engine.core.policy.quiet_hours import quiet_until
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 
@@ -94,13 +92,13 @@ class FiredTimers:
         remembered_ms: how long storage remembers an effect.
         postponed_max: limit of stored timers that are to come again; the oldest is evicted.
         output: receives the answers to schedulers.
-        zone_of: the zone of a name.
+        judge: knows what users wish.
     """
 
-    def __init__(self, postponed_max: int, output: ShardOutput, zone_of: ZoneOf = utc, remembered_ms: int = DAY_MS) -> None:
+    def __init__(self, postponed_max: int, output: ShardOutput, judge: Judge = NO_JUDGE, remembered_ms: int = DAY_MS) -> None:
         self._remembered_ms = remembered_ms
         self._postponed_max = postponed_max
-        self._zone_of = zone_of
+        self._judge = judge
         self._output = output
         self.doubted: Final[list[Doubt]] = []  # to be looked up
         self.awaited: Final[list[Awaited]] = []  # to be remembered for longer
@@ -151,12 +149,8 @@ class FiredTimers:
         come = progress(mailbox, terms, self._numbers.get(timer.sid, 0))
         if come == steps.GONE or (terms.step.unless and come >= terms.step.unless):
             return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
-        facts, profile = facts_of(timer.envelope), profile_of(mailbox)
-        to_come = come == steps.NEVER_CAME  # quiet hours may have put it off, but not one of high priority
-        free = facts.limits.mandatory or (to_come and facts.priority == HIGH)
-        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not free else ()
-        until_ms = quiet_until(quiet, self._zone_of(profile.zone), since_ms if to_come else now_ms) if quiet else 0
-        unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
+        to_come = come == steps.NEVER_CAME
+        unwanted, until_ms = self._judge.wish(mailbox, timer.envelope, terms.step, since_ms if to_come else now_ms, to_come=to_come)
         sought = not terms.sid or timer.sid in self._numbers
         return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, sought=sought)
 

@@ -27,8 +27,8 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.commit import broadcast_step
 from engine.core.commit.group import apply_stored
+from engine.core.commit.judge import NO_JUDGE, MakeJudge
 from engine.core.commit.user_step import acknowledged_by, apply_mark, apply_note
-from engine.core.commit.window_step import WindowCloser, apply_window
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
@@ -123,16 +123,17 @@ class MailboxStore:
 
     Args:
         config: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
-            is kept of it (`recent_ids`, `collapse_keys_max`, `counted_max`).
+            is kept of it (`recent_ids`, `collapse_keys_max`).
         log: the broadcasts that mailboxes refer to.
+        make_judge: see `engine.core.commit.judge`; None: special messages are delivered at once.
     """
 
-    def __init__(self, config: Config, log: BroadcastMirror) -> None:
+    def __init__(self, config: Config, log: BroadcastMirror, make_judge: MakeJudge | None = None) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
         self._keys_by_slot: defaultdict[int, dict[str, None]] = defaultdict(dict)  # of these mailboxes
         self.log = log
         self.memory = Memory()
-        self.window_closer = WindowCloser(self.mailboxes, self.memory)
+        self.judge: Final = NO_JUDGE if make_judge is None else make_judge(self.mailboxes, self.memory)
         self.tallies = Tallies()
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
@@ -179,13 +180,13 @@ class MailboxStore:
                 mailbox.begin(floor)
             mailbox.count_in(self.memory)
             mailbox.tally = self.tallies.of(key)
-            self.window_closer.watch(mailbox)
+            self.judge.closer.watch(mailbox)
             self.unused(mailbox)
 
     def windows_changed(self, mailbox: Mailbox) -> None:
         """Windows of the mailbox were opened, closed or extended."""
         mailbox.count_windows()
-        self.window_closer.watch(mailbox)
+        self.judge.closer.watch(mailbox)
 
     def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
         """Apply what the journal of a slot has of earlier owners, oldest first, on top of the pages of all its users.
@@ -221,7 +222,7 @@ class MailboxStore:
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
                 self._begin(record.key, record.seq)
-                apply_stored(mailbox, record, self._config)
+                apply_stored(mailbox, record, self._config, self.judge)
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
@@ -235,7 +236,7 @@ class MailboxStore:
                 apply_mark(mailbox, record)
                 mailbox.settle(acknowledged_by(mailbox, record), None, now_ms, self.retry)
             elif not isinstance(record, Handled):
-                apply_window(mailbox, record, self._config.recent_ids)
+                self.judge.apply(mailbox, record)
                 self.windows_changed(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
@@ -514,7 +515,7 @@ class MailboxStore:
             self.urgent.pop(key, None)
             self.reads_wanted.pop(key, None)
             self._removals.pop(key, None)
-            self.window_closer.forget(self.mailboxes[key])
+            self.judge.closer.forget(self.mailboxes[key])
             self.counts_due.pop(key, None)
             self.mailboxes[key].release_all()
             self._leave(key)
@@ -599,7 +600,7 @@ class MailboxStore:
         self.dead_letters[:] = [letter for letter in self.dead_letters if letter.key != mailbox.key]
         self._letters = {place: letter for place, letter in self._letters.items() if letter.key != mailbox.key}
         mailbox.erase()
-        self.window_closer.forget(mailbox)
+        self.judge.closer.forget(mailbox)
         self._removals[mailbox.key] = True
         self.mark(mailbox)
 

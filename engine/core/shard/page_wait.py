@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.commit.group import Pending
+from engine.core.commit.judge import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.shard.mailbox_store import Swept, WindowsEnded
 from engine.core.wire.records import Ack, AckIds, Attach, Explain, Nack, Rejoin, Written

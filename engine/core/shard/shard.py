@@ -33,8 +33,8 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, Pending, PostQueue, Riders
-from engine.core.commit.policy_step import ZoneOf, utc
+from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Group, PostQueue, Riders
+from engine.core.commit.judge import Answer, MakeJudge, Pending
 from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
@@ -98,7 +98,13 @@ class ShardCore:
     """
 
     def __init__(
-        self, index: int, config: Config, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc, readers: UserReaders | None = None
+        self,
+        index: int,
+        config: Config,
+        slot_map: SlotMap,
+        data_epoch: str,
+        readers: UserReaders | None = None,
+        make_judge: MakeJudge | None = None,
     ) -> None:
         self.index = index
         self.config = config
@@ -107,17 +113,17 @@ class ShardCore:
         self.data_epoch = data_epoch
         self.storage_away = False
         self.output = output = ShardOutput(OutcomeLog() if config.history_url else None)
-        self.mailbox_store = store = MailboxStore(config, BroadcastMirror())
+        self.mailbox_store = store = MailboxStore(config, BroadcastMirror(), make_judge)
         self.mailboxes = store.mailboxes
-        self.post_queue = PostQueue(store.mailboxes, config, zone_of)
+        self.post_queue = PostQueue(store.mailboxes, config, store.judge)
         self.page_wait = PageWait()
         self.delivery = Delivery(config, store, output)
-        self.broadcast_step = step = BroadcastStep(store.log, config.window, config.adopt_max, config.recent_ids, zone_of)
+        self.broadcast_step = step = BroadcastStep(store.log, config.window, config.adopt_max, config.recent_ids, store.judge)
         self.broadcast_audience = BroadcastAudience(config, store, step, self.delivery, output)
         self.inbox_requests = InboxRequests(config, store, output, data_epoch)
         self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
-        self.user_requests = UserRequests(config, store, self.connections, step, output, zone_of, self.inbox_requests, readers or {})
-        self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, zone_of, config.idempotency_caller_s * 1000)
+        self.user_requests = UserRequests(config, store, self.connections, step, output, self.inbox_requests, readers or {})
+        self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, store.judge, config.idempotency_caller_s * 1000)
         self.admission = Admission(config, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
         self.slot_release = SlotRelease(
@@ -137,7 +143,7 @@ class ShardCore:
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
         self._broadcasts_due: Final = (step.urgent, step.behind)
-        self._changes_due: Final = (store.window_closer.due, self.user_requests.waiting)
+        self._changes_due: Final = (store.judge.closer.due, self.user_requests.waiting)
         self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
         self.storage_work: Final[tuple[Sized, ...]] = (
             self.page_wait.pages_wanted,
@@ -356,11 +362,11 @@ class ShardCore:
         return group
 
     def _take_riders(self, now_ms: int) -> Riders:
-        config, takes = self.config, self.admission.takes
+        takes = self.admission.takes
         notes = self.user_requests.take()
         changing = {note.mailbox.key for note in notes if isinstance(note.record, Topics)}
         adoptions = self.broadcast_audience.take(now_ms, low=takes(LOW), high=takes(HIGH), changing=changing)
-        closing = self.mailbox_store.window_closer.take(config.windows_close_max, config.commit_bytes_max, now_ms)
+        closing = self.mailbox_store.judge.closer.take(now_ms)
         return Riders(adoptions, closing, notes)
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
@@ -378,7 +384,7 @@ class ShardCore:
 
     def _watch(self, mailboxes: Iterable[Mailbox]) -> None:
         for mailbox in mailboxes:
-            self.mailbox_store.window_closer.watch(mailbox)
+            self.mailbox_store.judge.closer.watch(mailbox)
 
     @property
     def wants_commit(self) -> bool:
@@ -630,17 +636,15 @@ class ShardCore:
         self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
 
     def _find_ended_windows(self, now_ms: int) -> None:
-        closer = self.mailbox_store.window_closer
-        closer.tick(now_ms)
-        for key in closer.take_ended():
+        for key in self.mailbox_store.judge.closer.tick(now_ms):
             self.page_wait.add(key, "", WindowsEnded(key))
 
     def next_tick_ms(self, now_ms: int) -> int:
         """When `tick` has something to do unless an event comes before: `now_ms` while something is under way, else `TICK_REST_MS` later at
         most."""
-        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.window_closer.due:
+        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.judge.closer.due:
             return now_ms
-        due_ms = (self.mailbox_store.window_closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
+        due_ms = (self.mailbox_store.judge.closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
         return max(min((now_ms + TICK_REST_MS, *(at_ms for at_ms in due_ms if at_ms is not None))), now_ms)
 
     def relieve(self, now_ms: int) -> bool:
@@ -657,7 +661,7 @@ class ShardCore:
 
     def _busy(self) -> set[str]:
         """Keys of the mailboxes that something waits for."""
-        closing = self.mailbox_store.window_closer.due.keys()
+        closing = self.mailbox_store.judge.closer.due.keys()
         return self.post_queue.busy() | self.user_requests.busy() | self.connections.acked.keys() | closing
 
     def stats(self, now_ms: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.commit.policy_step import ZoneOf
+from engine.core.commit.judge import Judge
 from engine.core.mailbox.mailbox import Mailbox
 
 
@@ -25,7 +25,7 @@ class ReadContext(Struct, frozen=True):
     """
 
     config: Config
-    zone_of: ZoneOf
+    judge: Judge
     data_epoch: str
     presence: str
     now_ms: int

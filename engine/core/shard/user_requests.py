@@ -30,7 +30,6 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_changes, user_state_of
 from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled, Topics
 from engine.core.mailbox.mailbox import Mailbox
@@ -109,7 +108,6 @@ class UserRequests:
         connections: Connections,
         broadcast_step: BroadcastStep,
         output: ShardOutput,
-        zone_of: ZoneOf,
         inbox_requests: InboxRequests,
         readers: UserReaders,
     ) -> None:
@@ -119,7 +117,6 @@ class UserRequests:
         self._connections = connections
         self._broadcast_step = broadcast_step
         self._config = config
-        self._zone_of = zone_of
         self._output = output
         self.waiting: Final[list[UserChange]] = []
         self._subscribing: set[str] = set()  # keys of the mailboxes whose topics change, in a group or waiting for one
@@ -147,7 +144,7 @@ class UserRequests:
         if reader is None:
             return Rejected(record.ref, UNAVAILABLE, "this shard does not answer that")
         presence = self._connections.presence.state(mailbox.key)
-        return reader(mailbox, record, ReadContext(self._config, self._zone_of, self._connections.data_epoch, presence, now_ms))
+        return reader(mailbox, record, ReadContext(self._config, self._mailbox_store.judge, self._connections.data_epoch, presence, now_ms))
 
     def _ask_change(self, mailbox: Mailbox, session: str, record: Change, now_ms: int) -> None:
         if isinstance(record, Settle):

@@ -8,14 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.config import Config
 from engine.core.commit.first_result import NEVER
-from engine.core.commit.group import (
-    Answer,
-    Group,
-    Pending,
-    PostQueue,
-    apply_stored,
-    repeated,
-)
+from engine.core.commit.group import Group, PostQueue, apply_stored, repeated
+from engine.core.commit.judge import NO_JUDGE, Answer, Pending
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import PRIORITIES
@@ -41,20 +35,20 @@ def test_a_repeat_gets_the_first_answer_and_another_payload_a_conflict(seq: int,
 def test_a_message_that_a_mailbox_is_past_is_not_applied_again() -> None:
     mailbox = Mailbox("t:u", 0)
     for _ in range(2):
-        apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG)
+        apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG, NO_JUDGE)
     assert (mailbox.head, list(mailbox.hot)) == (1, [1])
 
 
 def test_numbers_missing_before_a_stored_message_are_gone() -> None:
     mailbox = Mailbox("t:u", 0)
-    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG)
-    apply_stored(mailbox, StoredMessage("t:u", 4, ENVELOPE, 1000, 0), CONFIG)
+    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG, NO_JUDGE)
+    apply_stored(mailbox, StoredMessage("t:u", 4, ENVELOPE, 1000, 0), CONFIG, NO_JUDGE)
     assert (mailbox.head, list(mailbox.hot), mailbox.gone) == (4, [1, 4], [(2, 3)])
 
 
 def test_the_effect_of_a_timer_is_remembered_under_an_id_of_its_own() -> None:
     mailbox = Mailbox("t:u", 0)
-    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0, 0, "3-a"), CONFIG)
+    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0, 0, "3-a"), CONFIG, NO_JUDGE)
     assert mailbox.recent == {"m": (1, DIGEST), timer_effect_id("3-a"): (1, DIGEST)}
 
 

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.commit.group import apply_stored
+from engine.core.commit.judge import NO_JUDGE
 from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.journal.rebuild import payloads
 from engine.core.journal.stored_formats import decode_journal
@@ -49,7 +50,7 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
     for act in acts:
         if act == "post":
             record = stored(mailbox.head + 1)
-            apply_stored(mailbox, record, CONFIG)
+            apply_stored(mailbox, record, CONFIG, NO_JUDGE)
             journal.append(record)
             continue
         assert isinstance(act, int)
@@ -72,7 +73,7 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
 def test_numbers_whose_messages_nobody_has_are_gone_and_not_given_again() -> None:
     mailbox = Mailbox(KEY, 0)
     for seq in range(1, 9):
-        apply_stored(mailbox, stored(seq), CONFIG)
+        apply_stored(mailbox, stored(seq), CONFIG, NO_JUDGE)
     del mailbox.hot[5], mailbox.hot[6]  # they had left memory for a stream that has lost them
     mailbox.cold = (5, 6)
     rescue = [record for payload in payloads([mailbox], 1000) for record in decode_journal(payload)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.commit.group import Pending
+from engine.core.commit.judge import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.envelope import Envelope
 from engine.core.shard.page_wait import BEHIND_MAX, PageWait

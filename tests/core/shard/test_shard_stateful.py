@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.core.commit.group import Group
-from engine.core.commit.window_step import ENTRY_BYTES
 from engine.core.journal.journal_records import page_of
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
 from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED, OVERLOADED, Deliver, GapRange, Hangup, Posted, Welcome
+from engine.features.windows.core.window_closer import ENTRY_BYTES
 from tests.support.shard_world import Client, World
 
 USERS = ("ann", "bob")
@@ -284,7 +284,7 @@ class ShardMachine(RuleBasedStateMachine):
     def what_is_in_memory_is_counted(self) -> None:
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
-            memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.window_closer
+            memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.judge.closer
             bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.hot.values())
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
             tracked = sum(map(len, closer._armed.values()))
@@ -330,7 +330,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.core.tick(self.world.now_ms)
         self.hear(self.world.settle())
         assert self.world.core.stats(self.world.now_ms)["windows"] == 0
-        assert self.world.core.mailbox_store.window_closer.next_ms is None, "a window has not ended"
+        assert self.world.core.mailbox_store.judge.closer.next_ms is None, "a window has not ended"
         for user in USERS:
             for conn in [conn for conn, client in self.clients.items() if client.user == user]:
                 self.world.detach(conn)

@@ -1,6 +1,6 @@
 """Predict the outcome of a message, and report the outcome of an earlier one. Read-only: no mailbox is changed.
 
-`explain` makes the checks that `engine.core.commit.group` makes on a post, in the same order and with the same answers, for the time at
+`explain` makes the checks that a group makes on a post, in the same order and with the same answers, for the time at
 which the message would be decided. Storage may have ids that memory has evicted; they are not looked up.
 
 `trace` returns what memory still has of a message: the last ids of the mailbox, pending messages with their sends, and the last
@@ -10,14 +10,13 @@ decisions against messages. Not stored: the time of an acknowledgement, the outc
 from __future__ import annotations
 
 from engine.core.commit.group import NOBODY_CONNECTED
-from engine.core.commit.policy_step import PolicyStep, facts_of
-from engine.core.commit.window_step import WindowStep
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.contact_policy import Decision
 from engine.core.shard.user_reads import ReadContext
 from engine.core.wire.records import Explain, Explained, Step, Trace, Traced
+from engine.features.policy.core.policy_step import PolicyJudge, facts_of
 
 _WORDS = {
     Decision.DELIVER: "deliver",
@@ -48,17 +47,17 @@ def explain(mailbox: Mailbox, asked: Explain, context: ReadContext) -> Explained
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
-    policy_step = PolicyStep(context.zone_of, config.counted_max, at_ms)
-    merging = WindowStep([], {}, config.windows_max, at_ms, policy_step)
-    verdict = policy_step.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
+    judge = context.judge
+    assert isinstance(judge, PolicyJudge), "the feature brings both"
+    step = judge.step([], {}, at_ms)
+    verdict = step.message(mailbox, facts_of(envelope), held=step.waits_until(mailbox, envelope) > 0)
     word, until_ms = "deliver", 0
     if verdict is not None:
         word, until_ms = _WORDS[verdict.decision], verdict.until_ms
         reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
         if verdict.decision is Decision.DIGEST:
             envelope = in_digest(envelope, config.digest_ms)
-    if word in ("deliver", "digest") and merging.holds(mailbox, envelope):
-        closes_ms = merging.closes_ms(mailbox, envelope)
+    if word in ("deliver", "digest") and (closes_ms := step.waits_until(mailbox, envelope)):
         if word == "deliver":
             word = "merge"
             reasons.append(("window", "it counts in the window of its collapse key; what that sends is decided at its end"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import Config
-from engine.core.commit.policy_step import utc
+from engine.core.commit.judge import NO_JUDGE
 from engine.core.inbox.inbox import ARCHIVED, READ, InboxLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
@@ -23,7 +23,7 @@ from engine.features.digest.core.backlog_reads import read_backlog
 from tests.support.mailbox_states import state_of
 from tests.support.mailboxes import KEY, mailbox
 
-CONTEXT = ReadContext(Config(), utc, "e1", "connected", 0)
+CONTEXT = ReadContext(Config(), NO_JUDGE, "e1", "connected", 0)
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 
 

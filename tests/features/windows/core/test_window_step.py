@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from engine.core.commit import window_step
-from engine.core.commit.window_step import WindowCloser
 from engine.core.journal import rebuild
-from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import (
     ACCEPTED,
@@ -30,6 +23,7 @@ from engine.core.wire.records import (
     Posted,
     Timer,
 )
+from engine.features.windows.core import window_closer
 from tests.support.shard_world import World, connected_world, of
 
 WINDOW = Merge(300)
@@ -280,7 +274,7 @@ def test_a_message_counts_in_the_window_of_a_mailbox_that_left_memory() -> None:
 
 
 def test_mailboxes_with_ended_windows_are_loaded_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_step, "LOADS_MAX", 2)
+    monkeypatch.setattr(window_closer, "LOADS_MAX", 2)
     world = World()
     for n in range(5):
         like(world, "m", user=f"u{n}")
@@ -385,96 +379,3 @@ def test_messages_of_windows_are_not_conflated_as_well() -> None:
         later(world)
     assert world.core.output.counters["conflated"] == 0
     assert world.core.mailboxes["t:u"].head == 3
-
-
-# -- Who closes. -------------------------------------------------------------------------------------------------------
-ANN, BOB = "t:ann", "t:bob"
-
-
-def with_window(key: str, closes_ms: int) -> Mailbox:
-    mailbox = Mailbox(key, 0)
-    windows: Any = SimpleNamespace(next_ms=closes_ms, due=lambda now_ms: [])
-    mailbox.windows = windows
-    return mailbox
-
-
-@pytest.fixture
-def mailboxes() -> dict[str, Mailbox]:
-    return {key: with_window(key, 10) for key in (ANN, BOB)}
-
-
-@pytest.fixture
-def closer(mailboxes: dict[str, Mailbox]) -> WindowCloser:
-    made = WindowCloser(mailboxes, Memory())
-    for mailbox in mailboxes.values():
-        made.watch(mailbox)
-    return made
-
-
-def closed(closer: WindowCloser, now_ms: int) -> set[str]:
-    closer.tick(now_ms)
-    return {mailbox.key for mailbox in closer.take(10, 1 << 20, now_ms)}
-
-
-def test_what_has_ended_is_closed(closer: WindowCloser) -> None:
-    assert closed(closer, 9) == set()
-    assert closed(closer, 10) == {ANN, BOB}
-
-
-def test_windows_of_a_slot_that_goes_are_left_to_its_next_owner(closer: WindowCloser) -> None:
-    closer.leave({slot_of(ANN)})
-    assert closed(closer, 10) == {BOB}
-
-
-def test_so_are_those_that_had_ended_before(closer: WindowCloser) -> None:
-    closer.tick(10)
-    closer.leave({slot_of(ANN)})
-    assert closed(closer, 11) == {BOB}
-    assert not closer.due
-
-
-def test_no_mailbox_of_a_slot_that_went_is_loaded(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
-    mailboxes.clear()
-    closer.leave({slot_of(ANN)})
-    closer.forget_slots({slot_of(ANN)})
-    closer.leave(())
-    closer.tick(10)
-    assert closer.take_ended() == [BOB]
-
-
-def test_a_slot_that_comes_back_has_the_windows_that_storage_has(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
-    mailboxes.clear()
-    closer.forget_slots({slot_of(ANN)})
-    closer.stored(slot_of(ANN), [(ANN, 12)])
-    closer.tick(11)
-    assert closer.take_ended() == [BOB]
-    closer.tick(12)
-    assert closer.take_ended() == [ANN]
-
-
-def test_a_mailbox_in_memory_is_newer_than_storage(closer: WindowCloser) -> None:
-    closer.stored(slot_of(ANN), [(ANN, 1)])
-    closer.tick(9)
-    assert closer.next_ms == 10
-    assert not closer.take_ended()
-
-
-def test_a_mailbox_that_is_forgotten_has_nothing_to_close(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
-    closer.tick(10)
-    closer.forget(mailboxes[BOB])
-    assert closed(closer, 11) == {ANN}
-
-
-def test_the_memory_of_a_tracked_mailbox_is_what_was_measured() -> None:
-    memory = Memory()
-    closer = WindowCloser({}, memory)
-    tracemalloc.start()
-    try:
-        for number in range(20_000):
-            key = f"default:user-{number:07d}"
-            closer.stored(slot_of(key), [(key, 1_800_000_000_000 + number)])
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert memory.bytes == 20_000 * window_step.ENTRY_BYTES
-    assert 0.75 < held / memory.bytes < 1.25

@@ -1,0 +1,176 @@
+"""The seam between a shard and the features that decide about its messages: the contact policy, and aggregation windows.
+
+A post is special when its envelope has policy terms or names a window, when its user has state, or when its timer has an unmet condition.
+`engine.core.commit.group` asks a `JudgeStep` about special posts only, and makes it for a group that has one. The classes here are the
+judge of a shard without such a feature: it delivers each special post at once. A feature extends them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.journal.journal_records import Decided, Kept, StoredMessage
+from engine.core.mailbox.aggregation_window import Counted, Ended, Extended
+from engine.core.mailbox.broadcast_log import Broadcast
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
+from engine.core.model.category import PolicyTerms
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import timer_effect_id
+from engine.core.model.step import ChannelStep
+from engine.core.policy.conditions import Drop
+from engine.core.policy.user_state import TimelineEntry
+from engine.core.wire.records import SUPPRESSED, Post
+
+NO_TERMS: Final = PolicyTerms()
+
+Events = list[StoredMessage | Counted | Ended | Extended | Decided]
+"""The records of a group about messages and windows, in the order in which they apply."""
+
+
+class Pending(Struct, gc=False):
+    """A post that waits for its commit, with the link session to answer, or the durable timer that caused it."""
+
+    session: str
+    post: Post
+    timer: str = ""
+    unmet: Drop | None = None  # the condition of the timer that is not met
+
+    @property
+    def dedupe_id(self) -> str:
+        """The id under which a repeat is recognised; of a timer its own, since it takes effect once whatever message it carries."""
+        return timer_effect_id(self.timer) if self.timer else self.post.envelope.id
+
+
+class Answer(Struct, gc=False):
+    """The outcome of a pending post."""
+
+    pending: Pending
+    status: int
+    seq: int = 0
+    detail: str = ""
+    retry_ms: int = 0
+    until_ms: int = 0  # of a DEFERRED one
+
+
+class JudgeStep:
+    """Decides about the special posts of one group, on copies, and is discarded with it.
+
+    Attributes:
+        records: of the group; those of decisions are appended.
+        decisions: the number of messages by (event of the timeline or `delivered`, code of the reason, category).
+        heads: the newest numbers that the group assigns, by mailbox key.
+        now_ms: when the group is built.
+    """
+
+    def __init__(self, records: Events, heads: dict[str, int], now_ms: int) -> None:
+        self.records = records
+        self.decisions: Counter[tuple[str, str, str]] = Counter()
+        self.heads = heads
+        self.now_ms = now_ms
+
+    def close_due(self, mailbox: Mailbox) -> None:
+        """Close the windows of the mailbox that are due. Called before any post is decided, so that their messages are numbered first."""
+
+    def decide(self, pending: Pending, mailbox: Mailbox) -> Answer | None:
+        """Decide about a special post that is no repeat. The caller numbers the message, and remembers the id of the post.
+
+        Returns:
+            None to deliver the message. Else its answer: ACCEPTED for the inbox only, MERGED, DUPLICATE, SUPPRESSED or DEFERRED.
+        """
+        unmet = pending.unmet
+        if unmet is None:
+            return None
+        event = "step_skipped" if unmet.of_step else "suppressed"
+        return Answer(pending, SUPPRESSED, 0, self.note(pending.post.key, pending.post.envelope, event, unmet.reason, unmet.detail))
+
+    def note(self, key: str, envelope: Envelope, event: str, code: str, detail: str, until_ms: int = 0) -> str:
+        """Record and count a decision other than to deliver. Returns the reason as `<code>: <sentence>`."""
+        reason, terms = f"{code}: {detail}", envelope.policy_terms or NO_TERMS
+        self.decisions[event, code, terms.category] += 1
+        self.records.append(Decided(key, TimelineEntry(envelope.id, self.now_ms, event, reason, until_ms)))
+        return reason
+
+
+class Closer:
+    """Tracks when the windows of a shard's mailboxes end, also of those that are not in memory. This one tracks none.
+
+    Attributes:
+        due: the mailboxes with windows that have ended.
+        next_ms: when `tick` has a window to find, or earlier; None while there is none.
+    """
+
+    due: Mapping[str, Mailbox] = MappingProxyType({})
+
+    @property
+    def next_ms(self) -> int | None:
+        return None
+
+    def watch(self, mailbox: Mailbox) -> None:
+        """Track the mailbox: its windows have changed, or it was loaded into memory."""
+
+    def stored(self, slot: int, ends: Iterable[tuple[str, int]]) -> None:
+        """Storage has pages of this slot with open windows: (key, when the next one ends). Those in memory are newer."""
+
+    def leave(self, slots: Collection[int]) -> None:
+        """Close no more windows of these slots: their next owner does."""
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """The mailbox has no windows any more, or they are another shard's."""
+
+    def forget_slots(self, slots: Iterable[int]) -> None:
+        """All mailboxes of these slots are another shard's, also those that are not in memory."""
+
+    def tick(self, now_ms: int) -> list[str]:
+        """Find the windows that have ended by now. Returns the keys of mailboxes that are not in memory: they are to be loaded."""
+        return []
+
+    def take(self, now_ms: int) -> list[Mailbox]:
+        """Mailboxes with windows for the next group to close. Call `watch` for each after the group, whatever its outcome."""
+        return []
+
+
+class Judge:
+    """Decides about the messages of one shard."""
+
+    closer: Closer = Closer()
+
+    def step(self, records: Events, heads: dict[str, int], now_ms: int) -> JudgeStep:
+        """Decide about the posts of a group, see `JudgeStep`."""
+        return JudgeStep(records, heads, now_ms)
+
+    def count(self, mailbox: Mailbox, stored: StoredMessage) -> None:
+        """A journalled message with policy terms was added to its mailbox, at commit or replay."""
+
+    def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
+        """Apply a journalled record to the windows of a mailbox, at commit or replay. No effect when it is applied already."""
+
+    def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
+        """When the quiet hours end in which broadcasts wait for the user, ms; 0 when there are none now."""
+        return 0
+
+    def unwanted(self, mailbox: Mailbox, broadcast: Broadcast) -> bool:
+        """Whether the user, who has state, does not want the broadcast."""
+        return False
+
+    def inbox_only(self, mailbox: Mailbox, broadcasts: Sequence[Broadcast]) -> frozenset[int]:
+        """The positions of the broadcasts that the user, who has state, wants in the inbox only."""
+        return frozenset()
+
+    def wish(self, mailbox: Mailbox, envelope: Envelope, step: ChannelStep, at_ms: int, *, to_come: bool) -> tuple[str, int]:
+        """Why the user does not want to be told of a message by a step, "" when they do; and when quiet hours at `at_ms` end, 0: none.
+
+        `to_come`: the message has not come, which quiet hours may have put off.
+        """
+        return "", 0
+
+
+NO_JUDGE: Final = Judge()
+
+MakeJudge = Callable[[Mapping[str, Mailbox], Memory], Judge]
+"""(the mailboxes of a shard, its totals) -> its judge."""

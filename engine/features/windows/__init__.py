@@ -1,0 +1,1 @@
+"""Aggregation windows: messages of one collapse key become one notification, and those of the digest a summary."""

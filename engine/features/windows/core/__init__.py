@@ -1,0 +1,1 @@
+"""Windows as part of a shard."""

@@ -1,0 +1,140 @@
+"""What a journal group does to the aggregation windows of its users.
+
+    opened --its end is reached--> due --in the next group--> policy --> closed, with or without a message
+                                                                     --> kept open: the user has quiet hours (`Extended`)
+           --a message of its key arrives first--> closed in that message's group, before the message opens the next window
+
+`WindowStep` is the effect of one group. It works on copies; the mailboxes change when the group is committed (`WindowJudge.apply`).
+After a refused group only `WindowCloser.watch` has to be called for its mailboxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.config import Config
+from engine.core.commit.judge import Events
+from engine.core.journal.journal_records import Kept, StoredMessage
+from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, WindowOutcome, Windows
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import timer_effect_id
+from engine.core.policy.contact_policy import Decision
+from engine.core.wire.records import DUPLICATE, MERGED
+from engine.features.policy.core.policy_step import ALONE, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
+from engine.features.windows.core.window_closer import WindowCloser
+
+
+class WindowStep(PolicyStep):
+    """The effect of one group on the windows of its mailboxes."""
+
+    def __init__(self, config: Config, zone_of: ZoneOf, records: Events, heads: dict[str, int], now_ms: int) -> None:
+        super().__init__(config, zone_of, records, heads, now_ms)
+        self._windows: dict[str, Windows] = {}  # as they are once the group is committed
+
+    def _of(self, mailbox: Mailbox) -> Windows:
+        windows = self._windows.get(mailbox.key)
+        if windows is None:
+            windows = self._windows[mailbox.key] = Windows() if mailbox.windows is None else mailbox.windows.copy()
+        return windows
+
+    def close_due(self, mailbox: Mailbox) -> None:
+        """Close the windows that are due, or extend them."""
+        windows = self._of(mailbox)
+        for collapse in windows.due(self.now_ms):
+            self._close(mailbox, windows, collapse)
+
+    def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
+        sent, ended = windows.close(mailbox.key, collapse)
+        inbox_only = False
+        if sent is not None and (sent.expires_ms <= self.now_ms or not (sent.envelope.retain or mailbox.connections)):
+            sent = None
+        if sent is not None and (sent.envelope.policy_terms is not None or mailbox.user_state is not None):
+            facts = facts_of(sent.envelope)
+            verdict = self.summary(mailbox, facts)
+            if verdict.decision is Decision.DEFER:
+                extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
+                windows.apply(extended)
+                self.records.append(extended)
+                self.against(mailbox.key, sent.envelope, verdict)
+                return
+            if verdict.decision is Decision.DELIVER:
+                self.delivered(mailbox, facts)
+            else:
+                self.against(mailbox.key, sent.envelope, verdict)
+                inbox_only = verdict.decision is Decision.INBOX
+                sent = sent if inbox_only else None
+        windows.apply(ended)
+        self.records.append(ended)
+        if sent is not None:
+            number, key = self._number(mailbox), mailbox.key
+            self.records.append(StoredMessage(key, number, sent.envelope, sent.expires_ms, self.now_ms, inbox_only=inbox_only))
+
+    def _number(self, mailbox: Mailbox) -> int:
+        seq = self.heads[mailbox.key] = self.heads.get(mailbox.key, mailbox.head) + 1
+        return seq
+
+    def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
+        """As of `PolicyStep`."""
+        merge = envelope.merge
+        if merge is None:
+            return 0
+        windows = self._windows.get(mailbox.key) or mailbox.windows
+        window = None if windows is None else windows.open.get(envelope.collapse)
+        if window is not None and window.closes_ms > self.now_ms:
+            return window.closes_ms
+        if merge.leading or (window is None and windows is not None and len(windows.open) >= self._windows_max(envelope)):
+            return 0
+        return self.now_ms + merge.window_ms
+
+    def _windows_max(self, envelope: Envelope) -> int:
+        """So many may be open at once; a digest is one more."""
+        return self.config.windows_max + (envelope.collapse == DIGEST)
+
+    def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
+        """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
+        windows, collapse = self._of(mailbox), envelope.collapse
+        window = windows.open.get(collapse)
+        if window is not None and window.closes_ms <= self.now_ms:
+            self._close(mailbox, windows, collapse)
+        item = WindowItem(envelope, expires_ms, self.now_ms, timer)
+        outcome, counted = windows.offer(mailbox.key, item, self._windows_max(envelope), self.heads.get(mailbox.key, mailbox.head) + 1)
+        if counted is not None:
+            windows.apply(counted)
+            self.records.append(counted)
+        if outcome in (WindowOutcome.DELIVER, WindowOutcome.UNMERGED):
+            return ALONE
+        window = windows.open[collapse]
+        if outcome is WindowOutcome.DUPLICATE:
+            return Merged(DUPLICATE, seq=window.first_seq if window.envelope.id == envelope.id else 0)
+        return Merged(MERGED, until_ms=window.closes_ms)
+
+
+class WindowJudge(PolicyJudge):
+    """Applies policy and windows to the messages of one shard."""
+
+    def __init__(self, config: Config, zone_of: ZoneOf, mailboxes: Mapping[str, Mailbox], memory: Memory) -> None:
+        super().__init__(config, zone_of)
+        self.closer = WindowCloser(config, mailboxes, memory)
+
+    def step(self, records: Events, heads: dict[str, int], now_ms: int) -> WindowStep:
+        """As of `Judge`."""
+        return WindowStep(self.config, self.zone_of, records, heads, now_ms)
+
+    def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
+        """As of `Judge`."""
+        if isinstance(record, Kept):
+            if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
+                mailbox.windows = record.windows
+            return
+        if mailbox.windows is None:
+            mailbox.windows = Windows()
+        if mailbox.windows.apply(record) and isinstance(record, Counted) and not record.seq:
+            # Without a number it is not remembered by `apply_stored`; the publisher's quick retry must still be recognised here.
+            item = record.item
+            mailbox.remember(item.envelope.id, 0, item.envelope.digest, self.config.recent_ids)
+            if item.timer:
+                mailbox.remember(timer_effect_id(item.timer), 0, item.envelope.digest, self.config.recent_ids)
+                if mailbox.user_state is not None:
+                    mailbox.user_state.took_effect(item.timer)

@@ -1,0 +1,14 @@
+"""Windows on a shard, with the contact policy that they need."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from engine.api.time_zones import zone_here
+from engine.features.windows.core.window_step import WindowJudge
+from engine.store.shard_feature import ShardFeature, ShardPorts
+
+
+def on_shard(ports: ShardPorts) -> ShardFeature:
+    """The feature on a shard."""
+    return ShardFeature(judge=partial(WindowJudge, ports.config, zone_here))
