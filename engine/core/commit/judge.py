@@ -2,7 +2,7 @@
 
 A post is special when its envelope has policy terms or names a window, when its user has state, or when its timer has an unmet condition.
 `engine.core.commit.group` asks a `JudgeStep` about special posts only, and makes it for a group that has one. The classes here are the
-judge of a shard without such a feature: it delivers each special post at once. A feature extends them.
+judge of a shard without such a feature: it delivers each post at once, whatever its timer's conditions. A feature extends them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,9 @@ from engine.core.mailbox.aggregation_window import Counted, Ended, Extended
 from engine.core.mailbox.broadcast_log import Broadcast
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
-from engine.core.model.category import PolicyTerms
-from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
-from engine.core.model.step import ChannelStep
-from engine.core.policy.conditions import Drop
-from engine.core.policy.user_state import TimelineEntry
-from engine.core.wire.records import SUPPRESSED, Post
-
-NO_TERMS: Final = PolicyTerms()
+from engine.core.policy.conditions import GO, Again, Conditions, Drop, Go
+from engine.core.wire.records import Post, Timer
 
 Events = list[StoredMessage | Counted | Ended | Extended | Decided]
 """The records of a group about messages and windows, in the order in which they apply."""
@@ -83,18 +77,7 @@ class JudgeStep:
         Returns:
             None to deliver the message. Else its answer: ACCEPTED for the inbox only, MERGED, DUPLICATE, SUPPRESSED or DEFERRED.
         """
-        unmet = pending.unmet
-        if unmet is None:
-            return None
-        event = "step_skipped" if unmet.of_step else "suppressed"
-        return Answer(pending, SUPPRESSED, 0, self.note(pending.post.key, pending.post.envelope, event, unmet.reason, unmet.detail))
-
-    def note(self, key: str, envelope: Envelope, event: str, code: str, detail: str, until_ms: int = 0) -> str:
-        """Record and count a decision other than to deliver. Returns the reason as `<code>: <sentence>`."""
-        reason, terms = f"{code}: {detail}", envelope.policy_terms or NO_TERMS
-        self.decisions[event, code, terms.category] += 1
-        self.records.append(Decided(key, TimelineEntry(envelope.id, self.now_ms, event, reason, until_ms)))
-        return reason
+        return None
 
 
 class Closer:
@@ -162,12 +145,13 @@ class Judge:
         """The positions of the broadcasts that the user, who has state, wants in the inbox only."""
         return frozenset()
 
-    def wish(self, mailbox: Mailbox, envelope: Envelope, step: ChannelStep, at_ms: int, *, to_come: bool) -> tuple[str, int]:
-        """Why the user does not want to be told of a message by a step, "" when they do; and when quiet hours at `at_ms` end, 0: none.
+    def at_fire(self, timer: Timer, conditions: Conditions, mailbox: Mailbox, number: int | None, now_ms: int) -> Go | Drop | Again:
+        """Evaluate the conditions of a timer that fires now.
 
-        `to_come`: the message has not come, which quiet hours may have put off.
+        Args:
+            number: that storage has for the message of a step, 0 for none; None: it was not asked.
         """
-        return "", 0
+        return GO
 
 
 NO_JUDGE: Final = Judge()

@@ -1,6 +1,6 @@
 """Steps: by which other channels a user is told of a message, and when, unless the user has come to it first.
 
-A category of the rules file lists them. Each step of a message is a durable timer; `engine.core.policy.conditions` decides when it fires.
+A category of the rules file lists them. Each step of a message is a durable timer; the judge of a shard decides when it fires.
 """
 
 from __future__ import annotations

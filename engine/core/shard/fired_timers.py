@@ -36,23 +36,17 @@ from msgspec import Struct
 
 from engine.core.commit.first_result import packed_result
 from engine.core.commit.judge import NO_JUDGE, Judge
-from engine.core.inbox.inbox import ARCHIVED, READ, SEEN
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model import step as steps
 from engine.core.model.category import DAY_MS
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.message import timer_effect_id
-from engine.core.model.step import StepTerms
-from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
+from engine.core.policy.conditions import GO, Again, Drop, Go
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 
 _LATER_MS: Final = 100
 """Least delay, ms, from the due time of a timer to its next one. Where a scheduler's clock is ahead of this shard's, "not yet" may give
 the same due time again, and the timer would then be treated as a copy for ever."""
-
-
-_GO: Final = Go()
 
 
 class Doubt(Struct, frozen=True):
@@ -92,7 +86,7 @@ class FiredTimers:
         remembered_ms: how long storage remembers an effect.
         postponed_max: limit of stored timers that are to come again; the oldest is evicted.
         output: receives the answers to schedulers.
-        judge: knows what users wish.
+        judge: evaluates conditions.
     """
 
     def __init__(self, postponed_max: int, output: ShardOutput, judge: Judge = NO_JUDGE, remembered_ms: int = DAY_MS) -> None:
@@ -137,22 +131,8 @@ class FiredTimers:
         timer = self._taken[sid]
         conditions = timer.conditions
         if conditions is None or timer_effect_id(sid) in mailbox.recent:
-            return _GO
-        if conditions.step is not None:
-            return at_fire(conditions, self._known_of_step(timer, conditions.since_ms, conditions.step, mailbox, now_ms), now_ms)
-        # After the clock was set back, an activity in the future counts as one of now; otherwise the timer would wait until that time.
-        mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
-        events = {} if mailbox.user_state is None else mailbox.user_state.events
-        return at_fire(conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
-
-    def _known_of_step(self, timer: Timer, since_ms: int, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
-        come = progress(mailbox, terms, self._numbers.get(timer.sid, 0))
-        if come == steps.GONE or (terms.step.unless and come >= terms.step.unless):
-            return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
-        to_come = come == steps.NEVER_CAME
-        unwanted, until_ms = self._judge.wish(mailbox, timer.envelope, terms.step, since_ms if to_come else now_ms, to_come=to_come)
-        sought = not terms.sid or timer.sid in self._numbers
-        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, sought=sought)
+            return GO
+        return self._judge.at_fire(timer, conditions, mailbox, self._numbers.get(sid), now_ms)
 
     def acts(self, sid: str) -> bool:
         """Whether a taken timer whose conditions hold has an action, which is added to `acting` then, in place of a message."""
@@ -263,22 +243,3 @@ class FiredTimers:
         for move in moves:
             by_partition.setdefault(int(move[0].partition("-")[0]), []).append(move)
         self._output.to_schedulers.extend((partition, FireAgain(those)) for partition, those in by_partition.items())
-
-
-def progress(mailbox: Mailbox, terms: StepTerms, looked_up: int = 0) -> int:
-    """How far the user has come with the message of a step. `looked_up`: the number that storage has for it, 0 for none.
-
-    An acknowledged message that is not in the inbox has been dealt with: nothing is left of it that the user could read later.
-    """
-    seq = terms.seq or looked_up or mailbox.recent.get(terms.id, (0, b""))[0]
-    if not 0 < seq <= mailbox.head:
-        return steps.GONE if seq < 0 else steps.NEVER_CAME
-    pending = mailbox.is_pending(seq)
-    if mailbox.inbox is None or not mailbox.inbox.holds(seq):
-        return steps.GONE if mailbox.gap_at(seq) else steps.PENDING if pending else steps.ACTED
-    flags = mailbox.inbox.flags(seq)
-    if flags & ARCHIVED:
-        return steps.ACTED
-    if flags & (READ | SEEN):
-        return steps.READ if flags & READ else steps.SEEN
-    return steps.PENDING if pending else steps.DELIVERED

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engine.api.time_zones import zone
+from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import Action
 from engine.core.model.constants import AT_MAX_MS
@@ -13,6 +15,7 @@ from engine.core.policy.conditions import Again, Conditions, Drop, Go
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
+from engine.features.policy.core.policy_step import PolicyJudge
 from tests.support.shard_world import World
 
 
@@ -22,7 +25,7 @@ def timer(sid: str = "3-a", due_ms: int = 1000, conditions: Conditions | None = 
 
 def fired_timers(*taken: Timer) -> tuple[FiredTimers, ShardOutput]:
     output = ShardOutput()
-    fired = FiredTimers(3, output)
+    fired = FiredTimers(3, output, PolicyJudge(Config(), zone))
     assert all(fired.take(one) for one in taken)
     return fired, output
 

@@ -36,15 +36,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.config import Config
-from engine.core.commit.judge import NO_TERMS, Answer, Events, Judge, JudgeStep, Pending
+from engine.core.commit.judge import Answer, Events, Judge, JudgeStep, Pending
 from engine.core.commit.user_step import user_state_of
-from engine.core.journal.journal_records import StoredMessage
+from engine.core.journal.journal_records import Decided, StoredMessage
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.broadcast_log import LOST, Broadcast
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
-from engine.core.model.step import ChannelStep
+from engine.core.model.step import GONE, NEVER_CAME, StepTerms
+from engine.core.policy.conditions import Again, Conditions, Drop, Go
 from engine.core.policy.contact_policy import (
     NONE_YET,
     Counters,
@@ -60,7 +62,11 @@ from engine.core.policy.contact_policy import (
 )
 from engine.core.policy.profile import NO_PROFILE, Profile, target_names
 from engine.core.policy.quiet_hours import quiet_until
-from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE
+from engine.core.policy.user_state import TimelineEntry
+from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE, Timer
+from engine.features.policy.core.timer_conditions import Known, at_fire, progress
+
+NO_TERMS: Final = PolicyTerms()
 
 ZoneOf = Callable[[str], tzinfo]
 """The time zone of a name. Never raises: an unknown name is UTC."""
@@ -127,8 +133,9 @@ class PolicyStep(JudgeStep):
         """As of `JudgeStep`."""
         post, facts, digested, inboxed = pending.post, None, None, None
         envelope = post.envelope
-        if pending.unmet is not None:
-            return super().decide(pending, mailbox)
+        if (unmet := pending.unmet) is not None:
+            event = "step_skipped" if unmet.of_step else "suppressed"
+            return Answer(pending, SUPPRESSED, 0, self._note(post.key, envelope, event, unmet.reason, unmet.detail))
         if envelope.policy_terms is not None or mailbox.user_state is not None:
             facts = facts_of(envelope)
             verdict = self.message(mailbox, facts, held=self.waits_until(mailbox, envelope) > 0)
@@ -187,11 +194,18 @@ class PolicyStep(JudgeStep):
     def against(self, key: str, envelope: Envelope, verdict: Verdict, until_ms: int = 0) -> str:
         """Record a verdict other than DELIVER. Returns its reason as text."""
         reason = verdict.reasons[-1]
-        return self.note(key, envelope, _EVENTS[verdict.decision][0], reason.code, reason.detail, until_ms or verdict.until_ms)
+        return self._note(key, envelope, _EVENTS[verdict.decision][0], reason.code, reason.detail, until_ms or verdict.until_ms)
 
     def _answer(self, pending: Pending, verdict: Verdict) -> Answer:
         reason = self.against(pending.post.key, pending.post.envelope, verdict)
         return Answer(pending, _EVENTS[verdict.decision][1], 0, reason, until_ms=verdict.until_ms)
+
+    def _note(self, key: str, envelope: Envelope, event: str, code: str, detail: str, until_ms: int = 0) -> str:
+        """Record and count a decision. Returns the reason as `<code>: <sentence>`."""
+        reason, terms = f"{code}: {detail}", envelope.policy_terms or NO_TERMS
+        self.decisions[event, code, terms.category] += 1
+        self.records.append(Decided(key, TimelineEntry(envelope.id, self.now_ms, event, reason, until_ms)))
+        return reason
 
     def _known(self, mailbox: Mailbox) -> Counters:
         counters = self._counters.get(mailbox.key)
@@ -254,13 +268,29 @@ class PolicyJudge(Judge):
         )
         return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
 
-    def wish(self, mailbox: Mailbox, envelope: Envelope, step: ChannelStep, at_ms: int, *, to_come: bool) -> tuple[str, int]:
-        """As of `Judge`. A message of high priority is not put off."""
+    def at_fire(self, timer: Timer, conditions: Conditions, mailbox: Mailbox, number: int | None, now_ms: int) -> Go | Drop | Again:
+        """As of `Judge`."""
+        if conditions.step is not None:
+            known = self._known_of_step(timer.envelope, conditions.since_ms, conditions.step, mailbox, number, now_ms)
+            return at_fire(conditions, known, now_ms)
+        # After the clock was set back, an activity in the future counts as one of now; otherwise the timer would wait until that time.
+        mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
+        events = {} if mailbox.user_state is None else mailbox.user_state.events
+        return at_fire(conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
+
+    def _known_of_step(
+        self, envelope: Envelope, since_ms: int, terms: StepTerms, mailbox: Mailbox, number: int | None, now_ms: int
+    ) -> Known:
+        come = progress(mailbox, terms, number or 0)
+        if come == GONE or (terms.step.unless and come >= terms.step.unless):
+            return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
         facts, profile = facts_of(envelope), profile_of(mailbox)
+        to_come = come == NEVER_CAME  # quiet hours may have put it off, but not one of high priority
         free = facts.limits.mandatory or (to_come and facts.priority == HIGH)
         quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not free else ()
-        until_ms = quiet_until(quiet, self.zone_of(profile.zone), at_ms) if quiet else 0
-        return unwanted_by(facts, profile, step, inbox=mailbox.inbox_limits is not None), until_ms
+        until_ms = quiet_until(quiet, self.zone_of(profile.zone), since_ms if to_come else now_ms) if quiet else 0
+        unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
+        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, sought=not terms.sid or number is not None)
 
 
 def counts(limited: bool, priority: int) -> bool:

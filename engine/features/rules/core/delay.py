@@ -4,7 +4,7 @@ Delay: fixed, or by the user's level, and shorter for recently active users. `de
 
     delay = { by = "$level", vip = "1h", normal = "2h", others = "24h", active_within = "24h", factor = 0.6 }
 
-Conditions that are evaluated when the notification is due: `engine.core.policy.conditions`.
+Conditions that are evaluated when the notification is due: `engine.features.policy.core.timer_conditions`.
 
 Roll-out: a rule applies to a share of the users, or to named tenants. The share is stable (a user included at 10 % is included at 20 %)
 and independent per rule, so that not the same users are the first for every rule.

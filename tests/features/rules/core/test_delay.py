@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.model.placeholders import Scope
-from engine.core.policy.conditions import Again, Conditions, Drop, Go, Known, at_fire
+from engine.core.policy.conditions import Again, Conditions, Drop, Go
+from engine.features.policy.core.timer_conditions import Known, at_fire
 from engine.features.rules.core.delay import Rollout
 from engine.features.rules.core.rules import NOT_ROLLED_OUT, Rules
 from engine.features.rules.core.toml_loader import parse_rules
