@@ -365,7 +365,7 @@ class EmbeddedRedis:
         return dict(line.split(":", 1) for line in self._ask(f"INFO {section}").splitlines() if ":" in line)
 
     def _ask(self, command: str) -> str:
-        """The reply to a command; "" while the server does not answer or loads its data. Synchronous, without redis-py."""
+        """The reply to a command; "" while the server does not answer, not to the end, or loads its data. Synchronous, without redis-py."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PROBE_TIMEOUT_S)
             try:
@@ -377,7 +377,11 @@ class EmbeddedRedis:
                     if not pong.startswith(b"+PONG"):  # of the two, only PING waits for the data
                         return ""
                     first = replies.readline()
-                    return (replies.read(int(first[1:])) if first.startswith(b"$") else first).decode()
+                    if not first.endswith(b"\n"):
+                        return ""
+                    size = int(first[1:]) if first.startswith(b"$") else 0
+                    reply = replies.read(size) if size else first
+                    return reply.decode() if len(reply) >= size else ""
             except OSError:
                 self._loads = False
                 return ""

@@ -468,6 +468,31 @@ async def test_a_server_is_ready_when_it_has_loaded_its_data(config: Config, tmp
     assert len((redis.data_dir / "redis" / "asked").read_text()) >= 4
 
 
+CUT = """#!{python}
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[sys.argv.index("--unixsocket") + 1])
+server.listen()
+text = b"# Server\\r\\nredis_version:8.0.0\\r\\n"
+for cut in (1, 10, -6, -2, None):
+    connection = server.accept()[0]
+    connection.recv(100)
+    connection.sendall(b"+PONG\\r\\n" + (b"$%d\\r\\n%b" % (len(text), text))[:cut])
+    connection.close()
+server.accept()
+"""
+"""The connections of its first replies end before these do."""
+
+
+async def test_a_reply_that_is_cut_is_none(config: Config, tmp_path: Path) -> None:
+    program = tmp_path / "valkey-server"
+    program.write_text(CUT.format(python=sys.executable))
+    program.chmod(0o755)
+    redis = EmbeddedRedis(config, [ServerProgram(program, "Valkey", (99, 0, 0))])
+    assert await redis.start() == "8.0.0"
+    await redis.stop()
+
+
 LOADING_LONG = """#!{python}
 import os, socket, sys, time
 again = os.path.exists("starts")
