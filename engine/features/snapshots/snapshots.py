@@ -6,9 +6,10 @@ one moment, and `manifest.json`. It is there whole or not at all: both are writt
     room      is checked first: a full disk would end a Redis that fsyncs every write
     BGSAVE    writes `redis/dump.rdb` and fsyncs it. The append-only file, in whatever layout, is not touched
     manifest  the dump is moved and measured; one rename makes both a snapshot
-    trim      the oldest beyond `snapshots_kept` are deleted
+    trim      the oldest beyond `snapshots_kept` become drafts, and are deleted
 
-A crash in between leaves a draft, or a stale dump beside the append-only file; the next attempt deletes them.
+A crash in between leaves a draft, or a stale dump beside the append-only file; the next attempt deletes them. A draft that cannot be
+deleted keeps no snapshot from being taken.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Snapshots:
         """Take one of the Redis that runs on the data directory, then delete the oldest beyond `kept`.
 
         Raises:
-            SnapshotFailed: nothing has changed; the message says why.
+            SnapshotFailed: none was taken, or older ones are not deleted; the message says which, and why.
         """
         try:
             with self._exclusive():
@@ -147,14 +148,14 @@ class Snapshots:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise SnapshotFailed("another snapshot is being taken") from error
-            for leftover in self._folder.glob(f"{_DRAFT}*"):
-                shutil.rmtree(leftover)
             yield
 
     async def _take(self, client: redis.Redis, kept: int) -> Snapshot:
         dump = self._data_dir / REDIS_FOLDER / DUMP
         if not dump.parent.is_dir():
             raise SnapshotFailed(f"{dump.parent} is not there: snapshots are taken on the machine of the engine's own Redis")
+        with contextlib.suppress(OSError):  # the trim tells it
+            await asyncio.to_thread(self._delete_drafts)
         info: dict[str, Any] = await client.info()
         for folder in {dump.parent, self._folder}:
             needed, free = int(info["used_memory"]) + ROOM_BYTES, shutil.disk_usage(folder).free
@@ -164,10 +165,22 @@ class Snapshots:
         epoch: Any = await client.hget(META_KEY, EPOCH_FIELD)
         server = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {info.get('valkey_version') or info['redis_version']}"
         taken = await asyncio.to_thread(self._keep, dump, server, (epoch or b"").decode())
+        try:
+            await asyncio.to_thread(self._trim, kept, taken)
+        except OSError as error:
+            reason = f"{error.filename or self._folder}: {error.strerror or error}"
+            raise SnapshotFailed(f"snapshot {taken.path} was taken, but an older one is not deleted: {reason}") from error
+        return taken
+
+    def _trim(self, kept: int, taken: Snapshot) -> None:
         for old in self.complete()[:-kept]:
             if old.path != taken.path:  # the clock may have been set back since an older one
-                await asyncio.to_thread(shutil.rmtree, old.path)
-        return taken
+                old.path.rename(self._folder / f"{_DRAFT}{old.name}")
+        self._delete_drafts()
+
+    def _delete_drafts(self) -> None:
+        for draft in self._folder.glob(f"{_DRAFT}*"):
+            shutil.rmtree(draft)
 
     def _keep(self, dump: Path, server: str, epoch: str) -> Snapshot:
         draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self._folder))  # mode 0700
@@ -218,7 +231,7 @@ class SnapshotSchedule:
             except SnapshotFailed as error:
                 self.failures += 1
                 self.error = str(error)
-                log.error("no snapshot was taken, the next attempt is in %.0f s: %s", self.wait_s(), error)
+                log.error("the next attempt to take a snapshot is in %.0f s: %s", self.wait_s(), error)
             else:
                 self.error = ""
                 log.info("snapshot %s: %d bytes", taken.path, taken.manifest.bytes)

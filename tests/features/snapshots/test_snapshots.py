@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from pathlib import Path
@@ -74,6 +75,24 @@ async def test_what_a_crash_left_is_no_snapshot_and_goes_with_the_next_one(confi
         (await Snapshots(folder.parent).take(client, 1)).check()
     assert [path.name for path in folder.iterdir() if path.is_dir()] == [Snapshots(folder.parent).find("latest").name]
     assert not list(redis.glob("*.rdb"))
+
+
+async def test_an_older_one_that_is_not_deleted_is_told_and_goes_with_the_next(config: Config) -> None:
+    snapshots, folder = Snapshots(config.data_dir), Path(config.data_dir) / "snapshots"
+
+    def part(path: Path) -> None:
+        (path / "manifest.json").unlink(missing_ok=True)
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    async with served(config) as client:
+        await snapshots.take(client, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module.shutil, "rmtree", part)
+            for _ in range(2):
+                with pytest.raises(SnapshotFailed, match=r"was taken, but an older one is not deleted: .*Operation not permitted"):
+                    await snapshots.take(client, 1)
+        taken = await snapshots.take(client, 1)
+    assert [path for path in folder.iterdir() if path.is_dir()] == [taken.path]
 
 
 async def test_two_are_not_taken_at_once(config: Config) -> None:
