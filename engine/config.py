@@ -409,7 +409,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     event_polls_max: Positive = 100  # consumers of events that wait at one edge
     event_lease_ms: Positive = 30_000  # a silent consumer has its group for so long: above what an edge waits, and what a batch takes
     sweep_pages_max: Positive = 2000  # looked at in one go: some 100 ms of the shard, a page at a time
-    quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
+    quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard and per partition of timers
     operator_rows_max: Positive = 100  # tenants, topics, quarantined records, slow clients of one answer: some 30 KB
     user_report_rows_max: Positive = 50  # pending messages, and timers, of one user in one answer
     user_report_bytes_max: Positive = 256 << 10  # and the bytes of these messages

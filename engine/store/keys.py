@@ -177,7 +177,7 @@ def timer_cancelled_key(partition: int) -> str:
 
 
 def timer_quarantine_key(partition: int) -> str:
-    """Hash: scheduled id -> stored bytes that could not be decoded."""
+    """Stream: timers that could not be decoded, with their scheduled ids."""
     return f"{{t{partition}}}quarantine"
 
 

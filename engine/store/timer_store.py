@@ -444,7 +444,7 @@ class TimerStore:
         for partition, unreadable in sids.items():
             of_partition = (timer_epoch_key, timer_due_key, timer_key, timer_quarantine_key, timer_collapse_key)
             keys = [key_of(partition) for key_of in of_partition]
-            calls.append((keys, [self.epoch, *unreadable]))
+            calls.append((keys, [self.epoch, self._config.quarantine_max, *unreadable]))
         await _QUARANTINE.run_many(self._client, calls)
 
 

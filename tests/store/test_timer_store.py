@@ -805,7 +805,8 @@ async def test_a_timer_that_cannot_be_read_is_moved_aside_and_reported(hold: Hol
     (done,) = await hold.store.apply([work], NOW)
     assert done.page == TimersRead([timer("good")], None)
     assert done.quarantined == [bad]
-    assert await redis_client.hgetall(timer_quarantine_key(PARTITION)) == {bad.encode(): stored}
+    ((_, kept),) = await redis_client.xrange(timer_quarantine_key(PARTITION))
+    assert kept == {b"where": bad.encode(), b"blob": stored}
     assert await redis_client.zscore(timer_due_key(PARTITION), bad) is None
     assert await hold.one(ListTimers(1, KEY, 10)) == (OK, [timer("good").sid])
     assert await redis_client.zcard(timer_user_prefix(PARTITION) + KEY) == 1
@@ -819,11 +820,22 @@ async def test_a_due_time_without_a_timer_is_moved_aside_and_reported(hold: Hold
     assert (await hold.store.apply([work], NOW))[0].quarantined == []
 
 
+async def test_the_quarantine_keeps_the_newest_timers(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, quarantine_max=2)
+    bad = [timer(name) for name in "abcde"]
+    await hold.schedule(*bad)
+    for one in bad:
+        await redis_client.hset(timer_key(PARTITION), one.sid, b"garbage")
+        assert await hold.one(Inspect(1, "default", one.sid)) == (NOT_FOUND, [])
+    kept = await redis_client.xrange(timer_quarantine_key(PARTITION))
+    assert [fields[b"where"].decode() for _, fields in kept] == [one.sid for one in bad[-2:]]
+
+
 async def test_a_record_under_another_timers_id_is_moved_aside(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(timer("a"))
     await redis_client.hset(timer_key(PARTITION), timer("a").sid, msgspec.msgpack.encode(timer("b")))
     assert await hold.one(Inspect(1, "default", timer("a").sid)) == (NOT_FOUND, [])
-    assert await redis_client.hexists(timer_quarantine_key(PARTITION), timer("a").sid)
+    assert await redis_client.xlen(timer_quarantine_key(PARTITION)) == 1
 
 
 # -- Fencing and faults. -----------------------------------------------------------------------------------------------
