@@ -445,6 +445,19 @@ async def test_a_bug_is_a_500_that_tells_nothing_of_itself(caplog: pytest.LogCap
 
 
 # -- origins ---------------------------------------------------------------------------------------------------------------
+async def test_a_page_of_an_allowed_origin_may_read_a_500() -> None:
+    async with edge_world(allowed_origins=("https://app.example",)) as world, world.http() as client:
+
+        def boom() -> Any:
+            raise ZeroDivisionError
+
+        world.gateway.wall_ms = boom
+        answer = await client.get("/v1/heartbeat", headers={"Origin": "https://app.example"})
+    assert problem(answer, 500)["detail"]
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert world.gateway.metrics.refused == {500: 1}
+
+
 async def test_an_allowed_origin_may_ask_and_read() -> None:
     origin = {"Origin": "https://app.example"}
     async with edge_world(allowed_origins=("https://app.example",)) as world, world.http() as client:

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.config import Config
+from engine.http.error_responses import problem_of
 from engine.http.problems import Problem, forbidden, problem_response
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -78,12 +79,25 @@ class CrossOrigin:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
 
+        await self._answer(scope, receive, send, allow)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        """Let the application answer, with these headers added."""
+        started = False
+
         async def marked(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *allow]
+                started = True
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
-        await self._app(scope, receive, marked)
+        try:
+            await self._app(scope, receive, marked)
+        except Exception as error:  # a bug, which Starlette counts, and would answer without these headers
+            if not started:
+                await problem_response(problem_of(error))(scope, receive, marked)
+            raise
 
 
 def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
