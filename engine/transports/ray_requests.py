@@ -34,6 +34,7 @@ from engine.http.error_responses import refusal
 from engine.http.problems import Problem, bad_request, content_too_large, forbidden, too_many_requests
 from engine.http.routed_path import routed_path
 from engine.transports.asgi import http_scope
+from engine.transports.http_framing import check_path
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class RayRequests:
             raise bad_request(f"the method: allowed are {', '.join(_METHODS)}")
         if not (isinstance(target, str) and target.startswith("/") and target.isascii() and target.isprintable()):
             raise bad_request("the target: a path that begins with /, percent-encoded")
+        check_path(target.encode())
         if routed_path(target.partition("?")[0]) in _STREAMS:
             raise Problem(406, "a stream is no answer to a Ray call; use /v1/poll")
         if len(target) > self._config.request_head_bytes_max:

@@ -121,6 +121,8 @@ async def test_a_job_reads_the_events_of_a_tenant_that_may_listen_and_nothing_el
         ("u1", "GET", "/v1/sse?ack=explicit", b"", 406),
         ("u1", "GET", "/v1/ws", b"", 406),
         ("u1", "GET", "/v1/nothing", b"", 404),
+        ("u1", "GET", "/v1/messages/%ff", b"", 400),
+        ("u1", "GET", "/v1/messages/%c3%bc", b"", 404),
     ],
 )
 async def test_whatever_a_job_sends_is_answered(user: Any, method: Any, target: Any, body: Any, status: int) -> None:

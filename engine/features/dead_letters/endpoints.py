@@ -38,7 +38,6 @@ from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.action import Action
 from engine.core.model.constants import PRIORITIES
-from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
 from engine.errors import Invalid
@@ -87,18 +86,16 @@ class DeadLetters:
         self._store = store
         self._gateway = gateway
 
-    async def page(self, tenant: str, query: QueryParams) -> dict[str, Any]:
-        """Some dead letters as `GET /v1/dead-letters` answers them. Raises Problem: 400; StorageUnavailable."""
-        user, after, order = query.get("user", ""), query.get("after", ""), query.get("order", "newest")
-        if "user" in query and not is_user(user, self._config.id_chars_max):
-            raise bad_request("`user`: text without control characters")
+    async def page(self, tenant: str, user: str | None, query: QueryParams) -> dict[str, Any]:
+        """Some dead letters as `GET /v1/dead-letters` answers them; `user`: that of the query. Raises Problem: 400; StorageUnavailable."""
+        after, order = query.get("after", ""), query.get("order", "newest")
         if order not in ("newest", "oldest"):
             raise bad_request("`order`: newest or oldest")
         if "after" in query and not is_letter(after):
             raise bad_request("`after`: what the page before answered as `after`")
         count_max = self._config.dead_letters_page_max
         limit = limit_of(query, count_max, count_max)
-        page = await self._store.page(tenant, user, after, limit, oldest_first=order == "oldest")
+        page = await self._store.page(tenant, user or "", after, limit, oldest_first=order == "oldest")
         following = {"after": page.after} if page.after else {}
         return {"tenant": tenant, "total": page.total, "dead_letters": [summary(letter) for letter in page.letters], **following}
 
@@ -264,7 +261,7 @@ def table(access: Access, store: DeadLetterStream) -> EndpointTable:
     letters = DeadLetters(access.config, store, access.gateway)
 
     async def page(request: Request) -> Response:
-        return json_answer(await letters.page(access.tenant_of(request), request.query_params))
+        return json_answer(await letters.page(access.tenant_of(request), access.queried_user(request), request.query_params))
 
     async def look(request: Request) -> Response:
         return json_answer(await letters.look(access.tenant_of(request), request.path_params["letter"]))

@@ -81,7 +81,7 @@ async def test_letters_are_listed_and_one_is_shown_with_its_message() -> None:
 @pytest.mark.parametrize(
     ("query", "named"),
     [("limit=0", "`limit`"), ("limit=101", "`limit`"), ("limit=\u0661", "`limit`"), ("order=up", "`order`"), ("after=", "`after`"),
-     ("after=x", "`after`"), ("user=", "`user`")],
+     ("after=x", "`after`"), ("user=", "`user`"), ("user=%ff", "UTF-8")],
 )  # fmt: skip
 async def test_a_bad_query_is_named(query: str, named: str) -> None:
     async with edge_world() as world, world.http(scopes="admin") as client:

@@ -47,27 +47,33 @@ async def test_a_page_has_the_names_of_the_interface_and_the_cursor_of_the_next_
     sent = row("acknowledged", 1005, message="m1", seq=7, sent_ms=1000, client_ms=1003, rtt_ms=5, read_ms=3, skew_ms=0, device="phone")
     archive = Archive(sent, row("connect", 999))
     history = History(CONFIG, archive.query)
-    page = await history.page("t", QueryParams("user=alice&id=m1&since=1&until=2000&limit=1&before=" + ID.hex()))
+    page = await history.page("t", "alice", QueryParams("id=m1&since=1&until=2000&limit=1&before=" + ID.hex()))
     assert archive.asked == [({"tenant": "t", "user": "alice", "message": "m1", "since_ms": 1, "until_ms": 2000, "before": ID}, 1)]
     shown = {
         "at": 1005, "user": "alice", "event": "acknowledged", "id": "m1", "seq": 7, "sent": 1000, "client_ts": 1003, "rtt_ms": 5,
         "read_ms": 3, "skew_ms": 0, "device": "phone",
     }  # fmt: skip
     assert page == {"tenant": "t", "history": [shown], "before": ID.hex()}
-    assert "before" not in await history.page("t", QueryParams("limit=500"))
+    assert "before" not in await history.page("t", None, QueryParams("limit=500"))
 
 
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("user=", "`user`"), ("id=", "`id`"), ("since=yesterday", "`since`"), ("until=-1", "`until`"), ("before=zz", "`before`"),
+        ("id=", "`id`"), ("since=yesterday", "`since`"), ("until=-1", "`until`"), ("before=zz", "`before`"),
         ("before=00", "`before`"), ("limit=0", "`limit`"), ("limit=501", "`limit`"), ("usr=alice", "`usr`"),
     ],
 )  # fmt: skip
 async def test_a_wrong_parameter_is_told_by_its_name(query: str, told: str) -> None:
     with pytest.raises(Problem, match=told) as caught:
-        await History(CONFIG, Archive().query).page("t", QueryParams(query))
+        await History(CONFIG, Archive().query).page("t", None, QueryParams(query))
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(("user", "status"), [("", 400), ("%ff", 400), ("%ef%bf%bd", 404)])
+async def test_a_user_has_a_name_in_utf_8(user: str, status: int) -> None:
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        assert (await client.get(f"/v1/history?user={user}")).status_code == status
 
 
 async def test_the_steps_of_a_timeline_have_where_a_message_was_sent() -> None:
