@@ -115,6 +115,8 @@ class Verified(Struct, frozen=True):
 class Verification:
     """One pass over the data of a Redis. It reads, and changes nothing; an engine may run meanwhile.
 
+    Redis may give keys and fields twice while others are deleted: these count twice among those that are checked. Their damage counts once.
+
     Args:
         features: whose data may be there.
     """
@@ -123,7 +125,7 @@ class Verification:
         self.client = client
         self._kinds = Kinds(features)
         self._checked: Counter[str] = Counter()
-        self._damage: list[Damage] = []
+        self._damage: dict[Damage, None] = {}
         self._damaged = 0
         self._checks: dict[str, Callable[[bytes, int], Awaitable[None]]] = {
             "slot map": self._slot_map,
@@ -145,7 +147,7 @@ class Verification:
             for partition in range(TIMER_PARTITIONS):
                 await self._timer_index(partition)
             await self._lost_writes()
-        return Verified(dict(self._checked), self._damage, self._damaged)
+        return Verified(dict(self._checked), list(self._damage), self._damaged)
 
     async def _key(self, key: bytes) -> None:
         kind, part = self._kinds.of(key)
@@ -318,10 +320,13 @@ class Verification:
         self._checked[kind] += 1
 
     def found(self, kind: str, key: bytes, place: bytes, problem: object) -> None:
+        where, at = (name.decode(errors="backslashreplace") for name in (key, place))
+        damage = Damage(kind, where, at, str(problem), self._kinds.advice[kind])
+        if damage in self._damage:
+            return
         self._damaged += 1
         if len(self._damage) < _DAMAGE_MAX:
-            where, at = (name.decode(errors="backslashreplace") for name in (key, place))
-            self._damage.append(Damage(kind, where, at, str(problem), self._kinds.advice[kind]))
+            self._damage[damage] = None
 
 
 _EXACT: Final = {

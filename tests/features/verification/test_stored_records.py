@@ -174,6 +174,16 @@ async def test_a_journal_trimmed_while_it_is_read_is_whole(data: Redis, monkeypa
     assert not found
 
 
+async def test_damage_counts_once_though_redis_gives_its_key_twice(data: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def twice(**_: object) -> AsyncIterator[bytes]:
+        yield b"renamed"
+        yield b"renamed"
+
+    monkeypatch.setattr(data, "scan_iter", twice)
+    found = await Verification(data, FEATURES).run()
+    assert ([one.key for one in found.damage], found.damaged) == (["renamed"], 1)
+
+
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
     packed = await data.get(SLOTS_KEY)
     await data.set(SLOTS_KEY, packed[:-1] + b"\x00")
