@@ -10,11 +10,13 @@ through the server of the slots:
 
     in memory of the source --with the slot map--> stored --`forget_handed`--> in memory of the target --> in the stream
 
-They are in one place at a time, so that none is written twice. A crash loses those in memory, as ever.
+They are in one place at a time, so that none is written twice. A crash loses those in memory, as ever. Where they are stored they have a
+checksum; damaged ones are lost, and logged.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -22,11 +24,14 @@ import redis.asyncio as redis
 from msgspec import Struct
 
 from engine.core.model.routing import slot_of, split_key
+from engine.core.model.sealed import sealed, unsealed
 from engine.core.shard.output import SessionEvent
-from engine.core.wire.records import TRANSPORTS
+from engine.core.wire.records import TRANSPORTS, UNREADABLE
 from engine.store.keys import SESSION_STREAM_KEY, handed_events_key, online_key, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
+
+log = logging.getLogger(__name__)
 
 _TRIM = Script("external_trim")
 
@@ -111,7 +116,12 @@ class Inherited(Struct, frozen=True):
 
 def handed_events(events: Sequence[SessionEvent]) -> bytes:
     """Events that another shard is to write, as they are stored for it (`handed_events_key`)."""
-    return _encoder.encode(events) if events else b""
+    return sealed(_encoder.encode(events)) if events else b""
+
+
+def decode_handed(stored: bytes) -> list[SessionEvent]:
+    """The events that `handed_events` stored. Raises UNREADABLE."""
+    return _decoder.decode(unsealed(stored))
 
 
 async def read_inherited(client: redis.Redis, shard: int, slots: Collection[int], version: int) -> Inherited:
@@ -132,7 +142,12 @@ async def read_inherited(client: redis.Redis, shard: int, slots: Collection[int]
         handed, *sets = await pipeline.execute()
     online = dict.fromkeys(key.decode() for keys in sets for key in keys)
     versions = sorted((each for each in handed if int(each) <= version), key=int)
-    events = [event for each in versions for event in _decoder.decode(handed[each])]
+    events: list[SessionEvent] = []
+    for each in versions:
+        try:
+            events += decode_handed(handed[each])
+        except UNREADABLE as error:
+            log.critical("session events of other owners (%d bytes) are lost to shard %d: %s", len(handed[each]), shard, error)
     for event in events:
         if slot_of(event.key) not in slots:
             event.online = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from redis.asyncio import Redis
 
 from engine.core.model.routing import SLOTS, slot_of
@@ -58,6 +59,14 @@ async def test_handed_events_are_inherited_in_order_until_forgotten(redis_client
         await forget_handed(redis_client, 3, inherited)
     assert (await read_inherited(redis_client, 3, [], 11)).versions == [b"11"]
     assert (await read_inherited(redis_client, 1, [], 11)).versions == []
+
+
+async def test_damaged_handed_events_are_left_out(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    came, left = event("acme:bob", name="connect", online=True), event("acme:ann", online=False)
+    blob = handed_events([came])
+    await redis_client.hset(handed_events_key(3), mapping={"9": blob[:-1] + bytes([blob[-1] ^ 1]), "10": handed_events([left])})
+    assert await read_inherited(redis_client, 3, range(SLOTS), 10) == Inherited([], [left], [b"9", b"10"])
+    assert "lost to shard 3" in caplog.text
 
 
 async def test_events_handed_with_a_later_map_wait_for_their_slots(redis_client: Redis) -> None:

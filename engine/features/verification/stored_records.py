@@ -7,6 +7,7 @@
     journal group    version, checksum, the group before; the last one against the head, so that a lost end is found
     timer            version, checksum, scheduled id; an entry in the index for each record, and a record for each entry
     broadcast        version, checksum, audience
+    handed events    version, checksum
     accepted id      layout only: a checksum would be half as large as the record. Damage makes a repeat a 409, or an id forgotten
     of features      what each declares (`engine.store.stored_kinds`)
     lost write       none is counted by the server: those that fail while it loads its append-only file
@@ -32,11 +33,13 @@ from engine.core.journal.stored_formats import decode_journal, decode_stored, de
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, slot_of
 from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, CorruptRecord
+from engine.store.external_streams import decode_handed
 from engine.store.journal import is_next
 from engine.store.keys import (
     BROADCAST_LOG_KEY,
     IDS_PREFIX,
     SLOTS_KEY,
+    handed_events_key,
     journal_head_key,
     journal_key,
     offline_key,
@@ -60,7 +63,7 @@ _STAMP_BYTES: Final = 4
 _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _INDEXES: Final = re.compile(
     rb"engine:(meta|epoch|replicated|lease|link-key)|\{[^{}]{1,200}\}trimmed|session:stream|\{ids\}state"
-    rb"|\{s\d{1,2}\}(epoch|head|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,2}\}(quarantine|events)"
+    rb"|\{s\d{1,2}\}(epoch|head|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,2}\}quarantine"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{tenants\}.*|\{outcomes\}(stream|state)",
     re.DOTALL,
@@ -79,6 +82,7 @@ _ADVICE: Final = {
     "journal head": "restart the engine: its next group writes it anew",
     "timer": "nothing: the scheduler quarantines it, and it does not fire; publish it again",
     "broadcast": "nothing: its audience gets a gap; broadcast it again",
+    "handed events": "nothing: the shard leaves them out; who is online is found out again",
     "accepted id": "nothing: it ends by itself; a repeat under it may get 409",
     "lost write": "nothing, if the engine started this server: clients were told of a gap. Else restore a backup",
     "unknown key": "look at it: damage may have renamed it; a snapshot has the true one",
@@ -134,6 +138,7 @@ class Verification:
             "journal group": self._journal,
             "timer": self._timers,
             "broadcast": self._broadcasts,
+            "handed events": self._handed,
             "accepted id": self._bucket,
             "accepted id of an audience": self._single_id,
             "unknown key": self._unknown,
@@ -188,6 +193,14 @@ class Verification:
             decode_slot_map(packed or b"")
         except (ConfigError, CorruptRecord, *UNREADABLE) as error:
             self.found("slot map", key, b"", error)
+
+    async def _handed(self, key: bytes, _: int) -> None:
+        async for version, stored in self.fields(key):
+            self.look("handed events")
+            try:
+                decode_handed(stored)
+            except UNREADABLE as error:
+                self.found("handed events", key, version, error)
 
     async def _pages(self, key: bytes, slot: int) -> None:
         async for field, blob in self.fields(key):
@@ -335,6 +348,7 @@ _EXACT: Final = {
     **{page_key(slot).encode(): ("page", slot) for slot in range(SLOTS)},
     **{journal_key(slot).encode(): ("journal group", slot) for slot in range(SLOTS)},
     **{timer_key(partition).encode(): ("timer", partition) for partition in range(TIMER_PARTITIONS)},
+    **{handed_events_key(shard).encode(): ("handed events", shard) for shard in range(SLOTS)},
 }
 _BEGINNINGS: Final = (
     (re.compile(rb"\{s\d+\}offline:uid:"), "offline message"),

@@ -15,13 +15,16 @@ from engine.cli.feature_data import FEATURES
 from engine.config import Config
 from engine.core.model.routing import partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
+from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import Schedule, Timer
 from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Verification
+from engine.store.external_streams import handed_events
 from engine.store.keys import (
     BROADCAST_LOG_KEY,
     SLOTS_KEY,
     dead_letter_key,
+    handed_events_key,
     journal_head_key,
     journal_key,
     offline_key,
@@ -182,6 +185,15 @@ async def test_damage_counts_once_though_redis_gives_its_key_twice(data: Redis, 
     monkeypatch.setattr(data, "scan_iter", twice)
     found = await Verification(data, FEATURES).run()
     assert ([one.key for one in found.damage], found.damaged) == (["renamed"], 1)
+
+
+async def test_damaged_events_for_another_shard_are_found(data: Redis) -> None:
+    blob = handed_events([SessionEvent("offline", "t:u", "e", "s", "d", 0, 1, 0, False)])
+    await data.hset(handed_events_key(3), "9", blob)
+    assert not await damage_of(data)
+    found = await spoiled(data, handed_events_key(3), blob, "9")
+    await data.delete(handed_events_key(3))
+    assert (found.kind, found.key) == ("handed events", handed_events_key(3))
 
 
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
