@@ -42,7 +42,6 @@ from engine.core.mailbox.conflation import Conflation
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import SharedBody, timer_effect_id
 from engine.core.model.routing import SlotMap, timer_id
-from engine.core.policy import preferences
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
@@ -60,6 +59,7 @@ from engine.core.wire import link
 from engine.core.wire.link import Caller
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.errors import StorageUnavailable
+from engine.features.policy.core import changed_profiles
 from engine.features.policy.core.policy_step import PolicyJudge
 from engine.features.windows.core.window_closer import WindowCloser
 from engine.gateway.gateway import Gateway
@@ -683,7 +683,8 @@ def a_profile_is_not_replayed() -> Any:
 
 @mutation
 def a_change_of_preferences_forgets_those_before() -> Any:
-    return patched(user_step, "patched", lambda _profile, patch: preferences.patched(NO_PROFILE, patch))
+    original = changed_profiles.patched
+    return patched(changed_profiles, "patched", lambda _profile, patch: original(NO_PROFILE, patch))
 
 
 @mutation

@@ -10,8 +10,7 @@ from typing import Final
 
 from engine.core.journal.journal_records import Profiled, StoredMessage
 from engine.core.model.constants import HIGH
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import Profile, QuietHours
 from tests.sim.cluster import START_MS
 from tests.sim.windowbook import Broken
 

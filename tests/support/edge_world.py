@@ -25,6 +25,7 @@ from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls, Ready
+from engine.api.time_zones import zone
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.commit.user_step import UserChange, settle_changes
@@ -55,6 +56,7 @@ from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.inspection.store import QuarantinedRecord
 from engine.features.policy import endpoints as policy
+from engine.features.policy.core.policy_step import PolicyJudge
 from engine.features.policy.unsubscribing import RememberedKey
 from engine.features.questions import endpoints as questions
 from engine.features.questions.core import GivenAnswer
@@ -277,7 +279,7 @@ class FakeShard:
         if self.profile_status == wire.OK:
             depends = record if isinstance(record, wire.ChangeProfile) or record.keep_categories else None
             change = UserChange(mailbox, "", profiled, done, done, depends)
-            settle_changes([change], 0, 0)
+            settle_changes([change], 0, 0, PolicyJudge(Config(), zone))
             assert isinstance(change.record, Profiled)
             self.profiles[record.key] = change.record.profile
         self.say(done)

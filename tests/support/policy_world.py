@@ -11,8 +11,7 @@ from engine.core.journal import rebuild
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire.records import Deliver, GetProfile, Posted, ProfileIs, SetProfile, Timer
 from tests.support.shard_world import World, of
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
 from msgspec import Struct
 
+from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import ARCHIVED, READ, inbox_of
 from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered, Topics
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.policy.preferences import outgrown, patched
-from engine.core.policy.profile import NO_PROFILE, Profile
+from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
 from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, SetProfile, Subscribe, Subscribed
 
@@ -29,13 +28,14 @@ class UserChange(Struct):
     change: ChangeProfile | SetProfile | Subscribe | None = None
 
 
-def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int) -> None:
+def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int, judge: Judge) -> None:
     """Make the profiles and topics of the changes of a group, in their order: each follows from the one before it.
 
     Args:
         log_head: of the broadcast log; a subscription made now covers what follows it, and where the mailbox is, which may come from a
             shard that had read more.
         topics_max: of one user.
+        judge: makes the profiles.
     """
     profiles: dict[str, Profile | None] = {}
     topics: dict[str, dict[str, int]] = {}
@@ -54,26 +54,12 @@ def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int
             if isinstance(asked, ChangeProfile | SetProfile):
                 user_state = change.mailbox.user_state
                 before = profiles.get(key, None if user_state is None else user_state.profile)
-                after, done.status = _changed(before, asked)
+                after, done.status = judge.changed(before, asked)
                 done.profile = after
                 change.record = Profiled(key, after)
                 profiles[key] = after
             else:
                 profiles[key] = record.profile
-
-
-def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
-    """The profile after a change, and the status of the answer."""
-    if isinstance(asked, SetProfile):
-        if asked.profile is None or before is None:
-            return asked.profile, OK
-        kept = before.categories if asked.keep_categories else asked.profile.categories
-        own = {"channels": before.channels, "quiet_categories": before.quiet_categories, "mail_digest": before.mail_digest}
-        return msgspec.structs.replace(asked.profile, categories=kept, **own), OK
-    after = patched(before or NO_PROFILE, asked.patch)
-    if outgrown(before or NO_PROFILE, after, asked.entries_max):
-        return before, OVERLOADED
-    return after, OK
 
 
 def _subscribed(before: dict[str, int], asked: Subscribe, position: int, topics_max: int) -> tuple[dict[str, int], int]:

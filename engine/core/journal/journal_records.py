@@ -11,7 +11,7 @@ Replay after a crash reads pages first, then applies the journal on top. Applyin
 or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, the records of a user's
 windows are numbered, and of `Topics` and `Profiled` the last one counts.
 
-Counters (`engine.core.policy.contact_policy`) are journalled with the messages they count: a page has them up to its head, and replay
+Counters (`engine.core.policy.user_state`) are journalled with the messages they count: a page has them up to its head, and replay
 counts those beyond.
 When a user was last active is stored in the page only. It is exact in memory, and after a crash as old as the page. An acknowledgement
 marks the mailbox dirty, so that age is at most a checkpoint's interval; for a user who acknowledged nothing, the end of the last connection

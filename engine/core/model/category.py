@@ -1,6 +1,6 @@
 """The delivery conditions that a message carries, in addition to the user's profile: its category's limits and `unless_active`.
 
-The edge copies them from the rules into the message's envelope, so shards need no rules; `engine.core.policy.contact_policy` applies them.
+The edge copies them from the rules into the message's envelope, so shards need no rules; the contact policy applies them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
 
 
 class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The limits of a category of notifications (`engine.core.policy.contact_policy`). The defaults limit nothing.
+    """The limits of a category of notifications for the contact policy. The defaults limit nothing.
 
     Args:
         cap: maximum number per user within `cap_ms`, up to CAP_MAX; 0 for no cap.

@@ -32,7 +32,7 @@ FIRST: Final = 1
 
 STEPS: Final = 2
 """Timers that are steps of messages (`engine.core.model.step`): an earlier shard would take each without a look at its message. Digests by
-mail (`engine.core.policy.mail_digest`): an earlier edge would give up each that is due."""
+mail (`engine.core.policy.profile.MailDigest`): an earlier edge would give up each that is due."""
 
 TRANSIENT: Final = 3
 """Frames that a feature shows without a message (`engine.core.wire.records.Show`): an earlier shard would end the link of its edge."""

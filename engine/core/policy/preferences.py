@@ -1,31 +1,12 @@
-"""Preferences: the part of a profile that its user may change. A change is checked by the edge, which has the rules, and applied by the
-shard, which owns the profile:
-
-    edge    checks the request: does the application leave these choices to users -> `PreferencesPatch`
-    shard   waits for a group -> when the group is built, `patched` (the profile as it is by then, or as an earlier change of the same group
-            leaves it) -> journalled as the whole profile -> committed: applied, and answered with it
-                                                          -> refused: answered "unavailable"; a repeat is built on the profile of then
-
-So two devices that change different members at once lose nothing, without a revision to compare and without a retry; of two changes to one
-member the later one holds. A patch applied twice is as one applied once, so a request whose answer was lost is repeated. The journal has
-whole profiles: replay knows no patches. The answer waits for the journal, so what was answered survives every crash.
-
-Whether a choice has an effect is decided with each message (`engine.core.policy.contact_policy.chosen`), by the limits that the message
-carries. A choice for a category that the rules no longer define, or no longer leave to users, stays in the profile without one.
-"""
+"""A change of what a user may change in a profile, as an edge has checked it. The judge of a shard applies it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from engine.core.model.category import DIGEST, INBOX, OFF, ON
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.profile import UNCHOSEN, Profile, types_by_choice
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import MailDigest, QuietHours
 
 MAPS: Final = ("categories", "types", "targets", "channels", "quiet_categories")
 NO_MAIL_DIGEST: Final = 1 << len(MAPS)
@@ -52,43 +33,3 @@ class PreferencesPatch(Struct, frozen=True, array_like=True):
     channels: dict[str, int] = {}
     quiet_categories: dict[str, tuple[QuietHours, ...] | None] = {}
     mail_digest: MailDigest | None = None
-
-
-def patched(profile: Profile, patch: PreferencesPatch) -> Profile:
-    """The profile with the patch applied."""
-    types = {name: choice for choice, names in types_by_choice(profile) for name in names}
-    targets = dict.fromkeys(profile.muted_targets, OFF)
-    before: tuple[dict[str, Any], ...] = (profile.categories, types, targets, profile.channels, profile.quiet_categories)
-    categories, types, targets, channels, quiet_categories = (
-        {name: value for name, value in ({} if patch.cleared >> bit & 1 else old | getattr(patch, MAPS[bit])).items() if _is_kept(value)}
-        for bit, old in enumerate(before)
-    )
-    return msgspec.structs.replace(
-        profile,
-        zone=profile.zone if patch.zone is None else patch.zone,
-        locale=profile.locale if patch.locale is None else patch.locale,
-        quiet=profile.quiet if patch.quiet is None else patch.quiet,
-        categories=categories,
-        on_types=_named(types, ON),
-        digest_types=_named(types, DIGEST),
-        inbox_types=_named(types, INBOX),
-        muted_types=_named(types, OFF),
-        muted_targets=tuple(targets),
-        channels=channels,
-        quiet_categories=quiet_categories,
-        mail_digest=patch.mail_digest or (None if patch.cleared & NO_MAIL_DIGEST else profile.mail_digest),
-    )
-
-
-def _is_kept(value: Any) -> bool:
-    return value is not None and value != UNCHOSEN
-
-
-def _named(choices: Mapping[str, int], wanted: int) -> tuple[str, ...]:
-    return tuple(name for name, choice in choices.items() if choice == wanted)
-
-
-def outgrown(before: Profile, after: Profile, entries_max: int) -> bool:
-    """Whether a change adds to a list of choices that has more than `entries_max` entries then."""
-    lists = ("categories", "on_types", "digest_types", "inbox_types", "muted_types", "muted_targets", "channels", "quiet_categories")
-    return any(len(getattr(after, name)) > max(entries_max, len(getattr(before, name))) for name in lists)

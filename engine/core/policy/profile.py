@@ -7,18 +7,44 @@ beginning with `.*` behind it; the most specific one decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from engine.core.model.category import CHOICES, DIGEST, INBOX, OFF, ON, PreferenceChoice
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.quiet_hours import QuietHours
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 UNCHOSEN: Final = -1
 """In place of a choice: the user has made none."""
+
+DAY_MINUTES: Final = 24 * 60
+ALL_DAYS: Final = 0b111_1111
+
+
+class QuietHours(Struct, frozen=True, array_like=True):
+    """One interval of every chosen day, `begin` included, `end` not; an `end` at or before `begin` is the next day's.
+
+    Args:
+        begin: minutes since midnight, 0..1439.
+        end: minutes since midnight, 0..1439, not equal to `begin`.
+        days: bit 0 is Monday; the day on which the interval begins.
+    """
+
+    begin: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
+    end: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
+    days: Annotated[int, Meta(ge=0, le=ALL_DAYS)] = ALL_DAYS
+
+
+class MailDigest(Struct, frozen=True, array_like=True):
+    """The times at which a user wants a digest by mail: a local time on some days of the week.
+
+    Args:
+        at: minutes since midnight, 0..1439.
+        days: bit 0 is Monday; not 0.
+    """
+
+    at: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
+    days: Annotated[int, Meta(ge=1, le=ALL_DAYS)] = ALL_DAYS
 
 
 class Profile(Struct, frozen=True, array_like=True):
@@ -81,16 +107,6 @@ def quiet_shown(hours: tuple[QuietHours, ...]) -> list[dict[str, Any]]:
     return [{"from": _clock(quiet.begin), "to": _clock(quiet.end), "days": days_shown(quiet.days)} for quiet in hours]
 
 
-def channel_choice(profile: Profile, category: str, channel: str) -> int:
-    """How the user wants messages of this category by this channel: ON, OFF, DIGEST or UNCHOSEN. `*` stands for all other categories.
-
-    DIGEST is as ON for a user without a digest by mail, who would not be told otherwise.
-    """
-    choices = profile.channels
-    choice = choices.get(f"{category}/{channel}", choices.get(f"*/{channel}", UNCHOSEN)) if choices else UNCHOSEN
-    return ON if choice == DIGEST and profile.mail_digest is None else choice
-
-
 def mail_digest_shown(wanted: MailDigest | None) -> dict[str, Any] | None:
     """The times of a digest by mail in JSON; None for none."""
     return None if wanted is None else {"at": _clock(wanted.at), "days": days_shown(wanted.days)}
@@ -104,32 +120,6 @@ def days_shown(days: int) -> list[str]:
 def types_by_choice(profile: Profile) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """The entries of each choice. Of two choices for the same entry the later one here holds, which is the one for less."""
     return (ON, profile.on_types), (DIGEST, profile.digest_types), (INBOX, profile.inbox_types), (OFF, profile.muted_types)
-
-
-def type_choice(profile: Profile, type: str) -> tuple[int, str]:
-    """The choice for an event type, UNCHOSEN for none, and the entry that decides: the type itself, else the longest beginning."""
-    found, entry, longest = UNCHOSEN, "", -1
-    for choice, patterns in types_by_choice(profile):
-        for pattern in patterns:
-            if pattern == type:
-                length = len(type)
-            elif pattern.endswith(".*") and type.startswith(pattern[:-1]):
-                length = len(pattern) - 2  # less than the type's, which goes on behind the dot
-            else:
-                continue
-            if length >= longest:
-                found, entry, longest = choice, pattern, length
-    return found, entry
-
-
-def target_names(target: Any) -> tuple[str, ...]:
-    """The names by which a `target` can be muted: a text by itself; an object with an `id` by that, and with a `kind` by `kind:id` too."""
-    if isinstance(target, str):
-        return (target,)
-    if isinstance(target, Mapping) and isinstance(target.get("id"), str | int):
-        name = str(target["id"])
-        return (name, f"{target['kind']}:{name}") if isinstance(target.get("kind"), str) else (name,)
-    return ()
 
 
 def _clock(minute: int) -> str:

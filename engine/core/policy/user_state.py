@@ -12,7 +12,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.policy.contact_policy import Counters
 from engine.core.policy.profile import Profile
 
 EVENTS_MAX: Final = 64
@@ -41,6 +40,34 @@ class TimelineEntry(Struct, array_like=True, frozen=True, gc=False):
     event: str
     reason: str
     until_ms: int = 0
+
+
+class Recent(Struct, array_like=True):
+    """When a category was sent lately: ascending times, at most its cap, which count for `span_ms`."""
+
+    span_ms: int
+    times: list[int]
+
+
+class Counters(Struct, array_like=True):
+    """What a user was sent lately, where a limit applies. Part of the user's page."""
+
+    sent: dict[str, Recent] = {}  # by category, the one not sent for longest first
+    last: dict[str, tuple[int, int]] = {}  # type -> when, and until when that counts; the longest ago first
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is counted."""
+        return not (self.sent or self.last)
+
+    @property
+    def size(self) -> int:
+        """Bytes they take in memory, about."""
+        return 300 + sum(250 + 32 * len(recent.times) for recent in self.sent.values()) + 200 * len(self.last)
+
+    def copy(self) -> Counters:
+        """A deep copy."""
+        return Counters({name: Recent(recent.span_ms, list(recent.times)) for name, recent in self.sent.items()}, dict(self.last))
 
 
 class UserState(Struct, array_like=True):

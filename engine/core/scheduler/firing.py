@@ -41,8 +41,8 @@ an instant when the request arrives, so it does not shift later. Consequences:
                                        what was handed out stays handed out
     engine was down                    what became due meanwhile fires at once, oldest first, paced by the claims of each shard
     daylight saving                    does not affect instants. A caller that schedules by local time computes the instant from the zone
-                                       (`engine.core.policy.quiet_hours`): a skipped local time maps to the moment of the change, an
-                                       ambiguous one to its first occurrence
+                                       as quiet hours do: a skipped local time maps to the moment of the change, an ambiguous one to
+                                       its first occurrence
     two machines disagree              a scheduler that takes over with a clock behind fires that much later, never early by its clock
 """
 

@@ -214,7 +214,7 @@ class UserRequests:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken = self.waiting.copy()
         self.waiting.clear()
-        settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max)
+        settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max, self._mailbox_store.judge)
         return taken
 
     def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:

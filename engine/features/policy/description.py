@@ -9,7 +9,7 @@ from engine.config import Config
 from engine.core.model.category import CHOICES
 from engine.core.model.step import CHANNELS, DIGEST_CHANNEL, PROGRESS
 from engine.core.policy.profile import DAYS
-from engine.core.policy.quiet_hours import QUIET_MAX
+from engine.features.policy.core.local_times import QUIET_MAX
 from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
 from engine.http.description.json_schema import (
     EVENT_TYPE,

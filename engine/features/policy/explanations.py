@@ -14,9 +14,9 @@ from engine.api.publish_endpoint import drafts_of
 from engine.auth import tokens
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.step import PROGRESS, ChannelStep
-from engine.core.policy.contact_policy import unwanted_by
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import Explained
+from engine.features.policy.core.contact_policy import unwanted_by
 from engine.features.policy.core.policy_step import facts_of
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import Endpoint, json_answer

@@ -26,10 +26,10 @@ from engine.config import Config, apprise_recipients
 from engine.core.model.action import Action, ChannelTarget, Target
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import mailbox_key, timer_id
-from engine.core.policy.contact_policy import spoken
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, NobodyToReach, StorageUnavailable
 from engine.features.actions.store import QueuedAction
+from engine.features.policy.core.contact_policy import spoken
 from engine.features.reach import apprise_channel, push_channel
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.email_channel import EmailChannel

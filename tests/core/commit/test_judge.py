@@ -11,9 +11,10 @@ from engine.core.model.category import DAY_MS, OFF, Category, PolicyTerms
 from engine.core.model.envelope import Merge
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.profile import Profile
-from engine.core.wire.records import ACCEPTED, FireDone
-from tests.support.policy_world import NIGHT, fire, put, shown, told
-from tests.support.shard_world import World
+from engine.core.policy.user_state import UserState
+from engine.core.wire.records import ACCEPTED, UNAVAILABLE, FireDone, ProfileIs, SetProfile
+from tests.support.policy_world import NIGHT, fire, shown, told
+from tests.support.shard_world import World, of
 
 MUTED = Profile(muted_types=("a.*",))
 
@@ -28,8 +29,7 @@ class Plain(World):
 def connected(profile: Profile = NIGHT) -> Plain:
     world = Plain()
     world.connect(1)
-    put(world, profile)
-    world.settle()
+    world.core.mailboxes["t:u"].user_state = UserState(profile)
     return world
 
 
@@ -63,3 +63,9 @@ def test_replay_without_a_judge_gives_the_same_messages() -> None:
     told(world, PolicyTerms("touch", Category(cap=1, cap_ms=DAY_MS)), id="m")
     world.crash()
     assert list(world.core.mailboxes["t:u"].hot) == [1]
+
+
+def test_a_change_of_a_profile_is_answered_unavailable() -> None:
+    world = connected()
+    (answer,) = of(world.ask(SetProfile(9, "t:u", MUTED)), ProfileIs)
+    assert (answer.status, answer.profile) == (UNAVAILABLE, NIGHT)

@@ -14,8 +14,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
-from engine.core.policy.contact_policy import Counters
-from engine.core.policy.user_state import UserState
+from engine.core.policy.user_state import Counters, UserState
 from engine.core.wire.records import WEBSOCKET
 
 POLICY = RetryPolicy(100, 1.8, 100, 2000, 3)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.policy.contact_policy import Counters
 from engine.core.policy.profile import Profile
-from engine.core.policy.user_state import DELIVERIES_MAX, EVENTS_MAX, FOLLOWERS_MAX, TimelineEntry, UserState
+from engine.core.policy.user_state import DELIVERIES_MAX, EVENTS_MAX, FOLLOWERS_MAX, Counters, TimelineEntry, UserState
 
 
 def test_what_is_kept_of_a_user_is_bounded() -> None:

@@ -14,7 +14,7 @@ import pytest
 from engine.api import time_zones
 from engine.api.time_zones import zone
 from engine.core.model.action import ChannelTarget
-from engine.core.policy.mail_digest import MailDigest
+from engine.core.policy.profile import MailDigest
 from engine.core.wire import records as wire
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, Invalid

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from engine.core.model.category import OFF
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
 

@@ -22,10 +22,11 @@ from typing import Final
 from msgspec import Struct
 
 from engine.core.model.category import OFF
-from engine.core.policy.contact_policy import muted
-from engine.core.policy.profile import NO_PROFILE, Profile, channel_choice
+from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.features.digest.core.intents import Intent, intent_of, template_of
 from engine.features.digest.core.missed import Missed
+from engine.features.policy.core.choices import channel_choice
+from engine.features.policy.core.contact_policy import muted
 
 WINDOW_MS: Final = 120_000
 FOCUS_WINDOW_MS: Final = 45_000

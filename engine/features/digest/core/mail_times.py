@@ -1,7 +1,7 @@
-"""When a digest by mail is due (`engine.core.policy.mail_digest`).
+"""When a digest by mail is due (`engine.core.policy.profile.MailDigest`).
 
 Pure: the zone is passed in. A time that a clock change skips is the moment of the change, one that it repeats is the first of the two
-(`engine.core.policy.quiet_hours`), so each chosen day has one digest; a day that a zone skips altogether has its at the change.
+(`engine.features.policy.core.local_times`), so each chosen day has one digest; a day that a zone skips altogether has its at the change.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import timedelta, tzinfo
 from typing import Final
 
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.quiet_hours import instant, local
+from engine.core.policy.profile import MailDigest
+from engine.features.policy.core.local_times import instant, local
 
 _NEAR_DAYS: Final = 9
 """A week, and a day at each end for the zone."""

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.category import PolicyTerms
-from engine.core.policy.contact_policy import Facts
-from engine.core.policy.profile import target_names
+from engine.features.policy.core.choices import target_names
+from engine.features.policy.core.contact_policy import Facts
 
 TEXT_NAMES: Final = ("title", "text", "body", "message", "subject", "summary", "content")
 STATE_NAMES: Final = ("state", "conclusion", "status", "result")

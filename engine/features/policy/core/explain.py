@@ -13,9 +13,9 @@ from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
-from engine.core.policy.contact_policy import Decision
 from engine.core.shard.user_reads import ReadContext
 from engine.core.wire.records import Explain, Explained, Step, Trace, Traced
+from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import PolicyJudge, facts_of
 
 _WORDS = {

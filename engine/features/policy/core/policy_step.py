@@ -1,4 +1,4 @@
-"""Applies the contact policy (`engine.core.policy.contact_policy`) to the messages of one journal group, before they are numbered.
+"""Applies the contact policy (`engine.features.policy.core.contact_policy`) to the messages of one journal group, before they are numbered.
 
     post or fired timer --> repeat? --> policy --DELIVER---> numbered, or counted in its window
                                                --SUPPRESS--> answered; only the reason is stored
@@ -47,9 +47,13 @@ from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.model.step import GONE, NEVER_CAME, StepTerms
 from engine.core.policy.conditions import Again, Conditions, Drop, Go
-from engine.core.policy.contact_policy import (
+from engine.core.policy.profile import NO_PROFILE, Profile
+from engine.core.policy.user_state import Counters, TimelineEntry
+from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE, ChangeProfile, SetProfile, Timer
+from engine.features.policy.core.changed_profiles import changed
+from engine.features.policy.core.choices import target_names
+from engine.features.policy.core.contact_policy import (
     NONE_YET,
-    Counters,
     Decision,
     Facts,
     Verdict,
@@ -60,10 +64,7 @@ from engine.core.policy.contact_policy import (
     unwanted_by,
     wished,
 )
-from engine.core.policy.profile import NO_PROFILE, Profile, target_names
-from engine.core.policy.quiet_hours import quiet_until
-from engine.core.policy.user_state import TimelineEntry
-from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE, Timer
+from engine.features.policy.core.local_times import quiet_until
 from engine.features.policy.core.timer_conditions import Known, at_fire, progress
 
 NO_TERMS: Final = PolicyTerms()
@@ -238,6 +239,10 @@ class PolicyJudge(Judge):
             if user_state.counters is None:
                 user_state.counters = Counters()
             record(user_state.counters, facts_of(stored.envelope), stored.accepted_ms, self.config.counted_max)
+
+    def changed(self, before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
+        """As of `Judge`."""
+        return changed(before, asked)
 
     def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         """As of `Judge`."""

@@ -11,7 +11,7 @@
 each channel by which the category's steps tell users. The level is not shown, and users cannot change it: it is the application's.
 
 A change is a JSON merge patch (RFC 7396): members that are named are set, or removed by null; all others stay. `parse_patch` checks it, and
-the shard applies it (`engine.core.policy.preferences`).
+the shard applies it (`engine.features.policy.core.changed_profiles`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,17 @@ from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.names import is_id
 from engine.core.model.step import CHANNELS, DIGEST_CHANNEL
 from engine.core.policy.preferences import MAPS, NO_MAIL_DIGEST, PreferencesPatch
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, mail_digest_shown, quiet_shown, types_by_choice
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import (
+    NO_PROFILE,
+    UNCHOSEN,
+    Profile,
+    QuietHours,
+    mail_digest_shown,
+    quiet_shown,
+    types_by_choice,
+)
 from engine.errors import Invalid
+from engine.features.policy.core.choices import channel_choice
 from engine.features.policy.core.profile_json import (
     NO_INBOX,
     MailDigestText,

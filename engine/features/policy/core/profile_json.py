@@ -22,10 +22,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from engine.core.model.category import CHOICES, INBOX
 from engine.core.model.names import is_event_type, is_id
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.profile import DAYS, Profile
-from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours, never_end
+from engine.core.policy.profile import ALL_DAYS, DAYS, MailDigest, Profile, QuietHours
 from engine.errors import Invalid
+from engine.features.policy.core.local_times import QUIET_MAX, never_end
 
 LEVEL_CHARS_MAX: Final = 32
 NO_INBOX: Final = "this engine keeps no inbox"

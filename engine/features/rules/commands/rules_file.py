@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from engine.core.policy.contact_policy import spoken
 from engine.errors import RulesError
+from engine.features.policy.core.contact_policy import spoken
 
 if TYPE_CHECKING:
     from engine.core.model.category import Category

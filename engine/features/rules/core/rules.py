@@ -3,7 +3,7 @@
     [defaults]
     actor = "sender.login"                      # path: the user who acted
 
-    [category.digest]                           # limits of a category, see `engine.core.policy.contact_policy`
+    [category.digest]                           # limits of a category, see `engine.features.policy.core.contact_policy`
     cap = 3                                     # at most so many per user
     per = "1d"                                  # within a rolling window of this length
     same_type = "72h"                           # the same type at most once in this time

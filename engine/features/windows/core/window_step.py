@@ -20,8 +20,8 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
-from engine.core.policy.contact_policy import Decision
 from engine.core.wire.records import DUPLICATE, MERGED
+from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import ALONE, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
 from engine.features.windows.core.window_closer import WindowCloser
 

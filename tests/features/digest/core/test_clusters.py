@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category
-from engine.core.policy.contact_policy import Facts
 from engine.core.policy.profile import Profile
 from engine.features.digest.core.clusters import (
     EXPIRED,
@@ -27,6 +26,7 @@ from engine.features.digest.core.clusters import (
     window_ms,
 )
 from engine.features.digest.core.missed import Missed
+from engine.features.policy.core.contact_policy import Facts
 
 NOW_MS = 10_000_000
 

@@ -15,8 +15,7 @@ from engine.core.journal.journal_records import page_of
 from engine.core.model.category import DIGEST, INBOX, OFF, Category, PolicyTerms
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire.records import (
     ACCEPTED,
     DEFERRED,

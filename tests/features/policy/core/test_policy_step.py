@@ -19,9 +19,8 @@ from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
 from engine.core.model.routing import SLOTS, SlotMap
-from engine.core.policy.contact_policy import Counters, Recent
 from engine.core.policy.profile import Profile
-from engine.core.policy.user_state import UserState
+from engine.core.policy.user_state import Counters, Recent, UserState
 from engine.core.wire.records import (
     ACCEPTED,
     CONFLICT,

@@ -14,10 +14,10 @@ from engine.api.time_zones import zone
 from engine.core.model.category import DIGEST, OFF, ON, Category
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.step import ChannelStep
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.preferences import PreferencesPatch, patched
-from engine.core.policy.profile import NO_PROFILE, Profile
+from engine.core.policy.preferences import PreferencesPatch
+from engine.core.policy.profile import NO_PROFILE, MailDigest, Profile
 from engine.errors import Invalid
+from engine.features.policy.core.changed_profiles import patched
 from engine.features.policy.core.preferences_json import NOTHING, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
 from tests.support.merge_patch import DEFAULTS, merge_patch

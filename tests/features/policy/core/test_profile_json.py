@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from engine.api.time_zones import zone
-from engine.core.policy.profile import NO_PROFILE, Profile, shown
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import NO_PROFILE, Profile, QuietHours, shown
 from engine.errors import Invalid
 from engine.features.policy.core.profile_json import ProfileLimits, parse_profile, profile_decoder
 from tests.support.hostile_input import json_tokens, mutated

@@ -24,8 +24,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.step import ACTED, DELIVERED, READ, SEEN, ChannelStep, StepTerms
 from engine.core.policy.conditions import Conditions
-from engine.core.policy.profile import Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire.records import OK, UNAVAILABLE, Ack, Detach, FireAgain, FireDone, Followed, Happened, MarkInbox, SetProfile, Timer
 from tests.support.shard_world import World, of
 

@@ -11,8 +11,8 @@ from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import partition_of, partition_of_timer
 from engine.core.model.step import READ, ChannelStep
-from engine.core.policy.contact_policy import UNLIMITED
 from engine.core.wire.records import Timer
+from engine.features.policy.core.contact_policy import UNLIMITED
 from engine.features.reach.core.step_timers import step_timers
 
 STEPS = (ChannelStep("email", 600_000, READ), ChannelStep("email", 1_800_000))

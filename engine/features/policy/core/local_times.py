@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Annotated, Final
+from typing import Final
 
-from msgspec import Meta, Struct
+from engine.core.policy.profile import DAY_MINUTES, QuietHours
 
-DAY_MINUTES: Final = 24 * 60
-ALL_DAYS: Final = 0b111_1111
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _WEEK_MINUTES: Final = 7 * DAY_MINUTES
@@ -30,20 +28,6 @@ _ROUNDS_MAX: Final = 16
 
 QUIET_MAX: Final = 14
 """Intervals of one user: two for each day of the week."""
-
-
-class QuietHours(Struct, frozen=True, array_like=True):
-    """One interval of every chosen day, `begin` included, `end` not; an `end` at or before `begin` is the next day's.
-
-    Args:
-        begin: minutes since midnight, 0..1439.
-        end: minutes since midnight, 0..1439, not equal to `begin`.
-        days: bit 0 is Monday; the day on which the interval begins.
-    """
-
-    begin: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
-    end: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
-    days: Annotated[int, Meta(ge=0, le=ALL_DAYS)] = ALL_DAYS
 
 
 def quiet_until(windows: Sequence[QuietHours], zone: tzinfo, now_ms: int) -> int:

@@ -16,22 +16,9 @@ from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.defined_categories import TOUCH
 from engine.core.model.step import ChannelStep
-from engine.core.policy.contact_policy import (
-    TOTAL,
-    Counters,
-    Decision,
-    Facts,
-    Reason,
-    Recent,
-    Verdict,
-    evaluate,
-    forget_old,
-    record,
-    unwanted_by,
-)
-from engine.core.policy.mail_digest import MailDigest
-from engine.core.policy.profile import NO_PROFILE, Profile
-from engine.core.policy.quiet_hours import QuietHours
+from engine.core.policy.profile import NO_PROFILE, MailDigest, Profile, QuietHours
+from engine.core.policy.user_state import Counters, Recent
+from engine.features.policy.core.contact_policy import TOTAL, Decision, Facts, Reason, Verdict, evaluate, forget_old, record, unwanted_by
 
 EMAIL = ChannelStep("email")
 MORNING = MailDigest(480)

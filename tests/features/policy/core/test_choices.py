@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from engine.core.model.category import DIGEST, OFF, ON
-from engine.core.policy.profile import UNCHOSEN, Profile, target_names, type_choice
+from engine.core.policy.profile import UNCHOSEN, Profile
+from engine.features.policy.core.choices import target_names, type_choice
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,10 @@ from msgspec import Struct
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH
 from engine.core.model.step import ChannelStep
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, type_choice
-from engine.core.policy.quiet_hours import quiet_until
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile
+from engine.core.policy.user_state import Counters, Recent
+from engine.features.policy.core.choices import channel_choice, type_choice
+from engine.features.policy.core.local_times import quiet_until
 
 
 class Decision(IntEnum):
@@ -64,7 +66,6 @@ class Decision(IntEnum):
     DIGEST = 2
     SUPPRESS = 3
     INBOX = 4
-    SKIP = 5  # of a step, not of its message
 
 
 UNLIMITED: Final = Category()
@@ -81,7 +82,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         category: the name under which it is counted.
         limits: of that category.
         priority: HIGH, NORMAL or LOW.
-        targets: how its target can be muted, see `engine.core.policy.profile.target_names`.
+        targets: how its target can be muted, see `engine.features.policy.core.choices.target_names`.
         unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
         retain: whether it is kept for a user without a connection, and so may be in the inbox.
         asks: whether it is a question.
@@ -95,34 +96,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     unless_active_since_ms: int = 0
     retain: bool = True
     asks: bool = False
-
-
-class Recent(Struct, array_like=True):
-    """When a category was sent lately: ascending times, at most its cap, which count for `span_ms`."""
-
-    span_ms: int
-    times: list[int]
-
-
-class Counters(Struct, array_like=True):
-    """What a user was sent lately, where a limit applies. Part of the user's page."""
-
-    sent: dict[str, Recent] = {}  # by category, the one not sent for longest first
-    last: dict[str, tuple[int, int]] = {}  # type -> when, and until when that counts; the longest ago first
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is counted."""
-        return not (self.sent or self.last)
-
-    @property
-    def size(self) -> int:
-        """Bytes they take in memory, about."""
-        return 300 + sum(250 + 32 * len(recent.times) for recent in self.sent.values()) + 200 * len(self.last)
-
-    def copy(self) -> Counters:
-        """A deep copy."""
-        return Counters({name: Recent(recent.span_ms, list(recent.times)) for name, recent in self.sent.items()}, dict(self.last))
 
 
 NONE_YET: Final = Counters()

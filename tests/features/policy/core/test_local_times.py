@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from engine.api.time_zones import zone
-from engine.core.policy.quiet_hours import ALL_DAYS, DAY_MINUTES, QuietHours, instant, local, never_end, quiet_until
+from engine.core.policy.profile import ALL_DAYS, DAY_MINUTES, QuietHours
 from engine.errors import Invalid
+from engine.features.policy.core.local_times import instant, local, never_end, quiet_until
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

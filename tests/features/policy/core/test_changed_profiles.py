@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from engine.core.model.category import OFF, ON
-from engine.core.policy.preferences import PreferencesPatch, outgrown, patched
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import UNCHOSEN, Profile
+from engine.features.policy.core.changed_profiles import outgrown, patched
 
 
 def test_a_profile_outgrows_its_limit_only_by_what_adds_to_it() -> None:
