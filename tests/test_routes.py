@@ -458,6 +458,17 @@ async def test_a_page_of_an_allowed_origin_may_read_a_500() -> None:
     assert world.gateway.metrics.refused == {500: 1}
 
 
+async def test_a_page_of_an_allowed_origin_may_read_why_its_request_was_not_read() -> None:
+    async with edge_world(allowed_origins=("https://app.example",), request_head_bytes_max=10_000) as world:
+        for origin, may_read in ((b"https://app.example", True), (b"https://evil.example", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+            writer.write(b"GET /v1/poll HTTP/1.1\r\nHost: x\r\nOrigin: " + origin + b"\r\n" + (b"X-Pad: " + b"y" * 1000 + b"\r\n") * 20)
+            answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 431 ")
+            assert (b"access-control-allow-origin: " + origin in answer) == may_read
+
+
 async def test_an_allowed_origin_may_ask_and_read() -> None:
     origin = {"Origin": "https://app.example"}
     async with edge_world(allowed_origins=("https://app.example",)) as world, world.http() as client:

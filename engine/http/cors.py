@@ -6,7 +6,7 @@ credentials any site could publish, and even reading acknowledges.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -46,29 +46,18 @@ class CrossOrigin:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["path"] in self._mail_links:
             await self._app(scope, receive, send)
             return
-        origin = host = site = b""
-        for name, value in scope["headers"]:
-            if name == b"origin":
-                origin = value
-            elif name == b"host":
-                host = value
-            elif name == b"sec-fetch-site":
-                site = value
-        if not origin:
-            if site not in _OWN_SITES:  # an <img> or a link on another site, or on a sibling domain: cookies, but no Origin
+        found = dict(scope["headers"])
+        if not (origin := found.get(b"origin", b"")):
+            if (
+                found.get(b"sec-fetch-site", b"") not in _OWN_SITES
+            ):  # an <img> or a link on another site, or on a sibling domain: cookies, but no Origin
                 await problem_response(forbidden("requests of other sites need an allowed origin"))(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
             return
-        if not origin_allowed(origin.decode("latin-1"), host.decode("latin-1"), self._config):
+        if not (allow := response_headers(scope["headers"], self._config)):
             await problem_response(not_allowed(origin.decode("latin-1")))(scope, receive, send)
             return
-        allow = [
-            (b"access-control-allow-origin", origin),
-            (b"access-control-allow-credentials", b"true"),
-            (b"access-control-expose-headers", _EXPOSED),
-            (b"vary", b"origin"),
-        ]
         if scope["method"] == "OPTIONS" and "access-control-request-method" in Headers(scope=scope):
             preflight = [
                 (b"access-control-allow-methods", _METHODS),
@@ -98,6 +87,20 @@ class CrossOrigin:
             if not started:
                 await problem_response(problem_of(error))(scope, receive, marked)
             raise
+
+
+def response_headers(headers: Iterable[tuple[bytes, bytes]], config: Config) -> list[tuple[bytes, bytes]]:
+    """Those that let a page of an allowed origin read the response to a request with these; none for any other request."""
+    found = dict(headers)
+    origin, host = found.get(b"origin", b""), found.get(b"host", b"")
+    if not origin or not origin_allowed(origin.decode("latin-1"), host.decode("latin-1"), config):
+        return []
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-credentials", b"true"),
+        (b"access-control-expose-headers", _EXPOSED),
+        (b"vary", b"origin"),
+    ]
 
 
 def origin_allowed(origin: str | None, host: str, config: Config) -> bool:

@@ -67,7 +67,7 @@ from engine.auth.tokens import Principal, RawHeaders
 from engine.config import Config
 from engine.errors import Unavailable
 from engine.gateway.paced_turns import PacedTurns
-from engine.http import error_responses
+from engine.http import cors, error_responses
 from engine.http.problems import Problem, bad_request, problem_response
 from engine.http.routed_path import routed_path
 from engine.transports import http_framing, websocket_handshake
@@ -525,7 +525,7 @@ class HttpProtocol(asyncio.Protocol):
         broken = self._receiving
         self._stop_reading()
         if broken is None or not (broken.started or broken.complete):
-            self._rejection = self._refusal(problem)
+            self._rejection = self._refusal(problem, cors.response_headers(self._headers, self._settings))
         if broken is not None and not broken.complete:
             if broken is self._answering:
                 broken.disconnect()
@@ -535,10 +535,10 @@ class HttpProtocol(asyncio.Protocol):
         if not self.busy:
             self._answer_rejection()
 
-    def _refusal(self, problem: Problem) -> bytes:
+    def _refusal(self, problem: Problem, further_headers: RawHeaders = ()) -> bytes:
         refused = self._fast_paths.refused if self._fast_paths is not None else Counter()
         response = error_responses.refusal(problem, refused)
-        headers = [*self.default_headers, *response.raw_headers]
+        headers = [*self.default_headers, *response.raw_headers, *further_headers]
         return publish_endpoint.response(STATUS_LINES[response.status_code], headers, bytes(response.body), close=True)
 
     def _answer_rejection(self) -> None:
