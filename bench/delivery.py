@@ -2,8 +2,7 @@
 
 500 users with one WebSocket each, messages round robin, at most 1 000 undelivered, 250 messages per request. A publisher waits for the
 answer to a request before its next: one spends most of its time waiting for commits, four keep the processors busy. `--batch 1
---publishers 128` publishes as most applications do, one message per request; with `--held 0,1` by turns with publishers that hold a
-connection together. What it leaves out: TLS, networks, clients slower than the
+--publishers 128` publishes as most applications do, one message per request. What it leaves out: TLS, networks, clients slower than the
 server, users who are away; the generator shares the machine.
 """
 
@@ -19,7 +18,7 @@ import uvloop
 from bench.books import Books
 from bench.collector import collector
 from bench.progress import Phases
-from bench.server import Engine, engine
+from bench.server import engine
 from bench.system import Measurement, System
 from bench.workloads import BATCH, WINDOW, connect_all, full_load, senders
 
@@ -58,13 +57,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="connections that publish; several numbers, separated by commas, are measured one after the other (default %(default)s)",
     )
     parser.add_argument("--batch", type=int, default=BATCH, help="messages per request (default %(default)s)")
-    parser.add_argument(
-        "--held",
-        default="0",
-        help="connections that the publishers share and hold, in place of requests; several numbers, separated by commas, are measured by "
-        "turns on one engine, 0: requests on a connection each (default %(default)s)",
-    )
-    parser.add_argument("--rounds", type=int, default=1, help="turns of these (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="measurements on one engine (default %(default)s)")
     parser.add_argument("--shards", type=int, default=1, help="shards (default %(default)s)")
     parser.add_argument("--history", default="", metavar="URL", help="`history_url`, to measure with a history (default: none)")
     parser.add_argument("--traces", type=float, metavar="RATIO", help="share of messages that are traced, to a collector that takes all")
@@ -80,13 +73,5 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
                 shards=args.shards, edges=args.edges, history_url=args.history, trace_url=trace_url, trace_ratio=args.traces or 0.0
             ) as running,
         ):
-            for held in [*map(int, args.held.split(","))] * args.rounds:
-                result = uvloop.run(_measure(running, held, publishers, args))
-                if args.held != "0":
-                    result["case"]["held"] = held
-                yield result
-
-
-async def _measure(running: Engine, held: int, publishers: int, args: Namespace) -> dict[str, Any]:
-    await running.hold(held)
-    return await measure(running, args.messages, args.window, args.phases, publishers=publishers, batch=args.batch)
+            for _ in range(args.rounds):
+                yield uvloop.run(measure(running, args.messages, args.window, args.phases, publishers=publishers, batch=args.batch))

@@ -6,12 +6,11 @@ ACK, as the clients of the engine do.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
-from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from picows import WSFrame, WSMsgType, WSTransport, ws_connect
 
 from bench.books import Books, Data, Ledger, Listener
 from bench.system import Publisher, Refused
@@ -131,77 +130,3 @@ class HttpPublisher(Publisher):
 
     def close(self) -> None:
         self._poster.close()
-
-
-class _PublishResult(msgspec.Struct):
-    type: str
-    ref: str = ""
-    status: int = 0
-    retry_after: int | None = None
-
-
-_decode_result = msgspec.json.Decoder(_PublishResult).decode
-
-
-class HeldConnection(WSListener):
-    """A connection that publishers hold together: each has one frame under way at most."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[tuple[int, str | None, bytes]]] = {}
-        self._count = 0
-        self._transport: WSTransport
-
-    @classmethod
-    async def open(cls, port: int, token: str, host: str = "127.0.0.1") -> HeldConnection:
-        """Connect to an edge."""
-        held = cls()
-        await ws_connect(
-            lambda: held,
-            f"ws://{host}:{port}/v1/notifications",
-            extra_headers={"Authorization": f"Bearer {token}", "Sec-WebSocket-Protocol": "notify.v1.json"},
-            websocket_handshake_timeout=CONNECT_TIMEOUT_S,
-        )
-        return held
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if frame.msg_type != WSMsgType.TEXT:
-            return
-        text = frame.get_payload_as_bytes()
-        told = _decode_result(text)
-        if told.type == "publish_result":
-            retry = None if told.retry_after is None else str(told.retry_after)
-            self._waiting.pop(told.ref).set_result((told.status, retry, text))
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        for waiting in self._waiting.values():
-            waiting.cancel()
-
-    async def post(self, body: bytes) -> tuple[int, str | None, bytes]:
-        """Status, `retry_after` and the frame of the answer."""
-        self._count += 1
-        ref = str(self._count)
-        answer = self._waiting[ref] = asyncio.get_running_loop().create_future()
-        self._transport.send(WSMsgType.TEXT, b'{"type":"publish","ref":"%b","items":%b}' % (ref.encode(), body))
-        return await answer
-
-    def close(self) -> None:
-        self._transport.disconnect()
-
-
-class HeldPublisher(HttpPublisher):
-    """The same over a connection that is held."""
-
-    def __init__(self, held: HeldConnection, name: Callable[[int], str], users: int) -> None:
-        self._held = held
-        self._name = name
-        self._users = users
-        self.broadcasts_as = "broadcast"
-
-    async def _post(self, body: bytes) -> tuple[int, str | None, bytes]:
-        return await self._held.post(body)
-
-    def close(self) -> None:
-        self._held.close()

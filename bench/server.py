@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from msgspec import Struct
 from redis import Redis
 
 from bench.books import Books, Ledger, Listener
-from bench.load import HeldConnection, HeldPublisher, HttpPublisher, connect
+from bench.load import HttpPublisher, connect
 from bench.processes import BY_PROGRAM, Processes
 from bench.system import System
 from engine.auth.tokens import mint
@@ -84,7 +83,6 @@ class Engine(System):
         self.data_dir = data_dir
         self._host = place.host
         self._tokens: dict[int, str] = {}
-        self._held: deque[HeldConnection] = deque()
         self._processes = Processes(dict.fromkeys([pid, *place.roots()], BY_PROGRAM))
         run = data_dir / "redis" / "run"  # where its socket is when the data directory's path is too long for one
         self.redis_url = redis_url or f"unix://{(run if run.exists() else data_dir / 'redis') / 'redis.sock'}"
@@ -106,15 +104,7 @@ class Engine(System):
             self._tokens[user] = self.token(self.user_name(user))
         return await connect(books, ledger, self.port, self._tokens[user], self._host)
 
-    async def hold(self, connections: int) -> None:
-        """Publishers that are made from now on share so many connections that they hold; with 0 each sends requests on its own."""
-        token = self.token("bench", "publish")
-        self._held = deque([await HeldConnection.open(self.port, token, self._host) for _ in range(connections)])
-
     async def publisher(self, users: int) -> HttpPublisher:
-        if self._held:
-            self._held.rotate(1)
-            return HeldPublisher(self._held[0], self.user_name, users)
         return await HttpPublisher.open(self.port, self.token("bench", "publish"), self.user_name, users, self._host)
 
     def redis(self) -> Redis:

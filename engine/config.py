@@ -296,9 +296,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_frames_per_message: Positive = 4  # more for each message delivered: an ACK by id, in fragments
     frame_requests_per_connection_max: Positive = 16  # unanswered subscriptions, events and answers; a client that waits for each has one
     frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
-    publisher_connections_per_user_max: Positive = 1000  # held at one edge: a tenth of http_connections_max; a process needs one
-    held_publishes_max: Positive = 1000  # unanswered on a publisher's WebSocket, then nothing is read: as many items as a request holds
-    held_publish_bytes_max: Positive = 2 << 20  # and their bytes: two of the largest frames
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
     socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's
@@ -326,7 +323,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     close_timeout_ms: Positive = 5000  # for the client's answer to a close frame; then the transport is reset
     poll_wait_s_max: Positive = 60  # proxies cut requests that are silent for longer
     poll_grace_ms: Positive = 1000  # a poll with a shorter wait still gives the shard this long to answer
-    http_connections_max: Positive = 10_000  # of an edge beside connections_max: publishers, held ones too, pages, probes; some 10 KB each
+    http_connections_max: Positive = 10_000  # of an edge beside connections_max: publishers, pages, probes; some 10 KB each
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add; and again trailers
     request_headers_max: Positive = 100  # of one request, some 100 bytes each; browsers and proxies send 20 to 40
     request_timeout_s: Positive = 30  # for a client to send a request's head, again its body, and a WebSocket frame

@@ -114,7 +114,7 @@ def app(services: EdgeServices) -> Starlette:
     gateway, config = services.gateway, services.config
     access = Access(gateway, services.authenticator, config)
     publisher = PublishEndpoint(gateway, services.authenticator, config)
-    sockets = Sockets(gateway, services.authenticator, config, publisher)
+    sockets = Sockets(gateway, services.authenticator, config)
     tables = [
         _publishing(access, publisher),
         scheduled.table(access),
@@ -142,11 +142,7 @@ def app(services: EdgeServices) -> Starlette:
 
 
 def _publishing(access: Access, publisher: PublishEndpoint) -> EndpointTable:
-    routes = [
-        Route(publish_endpoint.PATH, _Publish(publisher, access.config), methods=["POST"]),
-        Route(publish_endpoint.PATH, receiving.upgrade_required, methods=["GET"]),
-    ]
-    return EndpointTable(routes, publish_paths)
+    return EndpointTable([Route(publish_endpoint.PATH, _Publish(publisher, access.config), methods=["POST"])], publish_paths)
 
 
 def _described(access: Access, tables: Sequence[EndpointTable]) -> Route:

@@ -6,9 +6,6 @@ the engine answers a repeat with the first result instead of delivering it twice
 `publish` and `publish_many` make one request each and return when the items are on durable storage. `post` puts an item into a bounded
 buffer; one task takes batches from it, one request at a time, so the items of one publisher are accepted in the order they were
 posted. A batch that is rejected for some of its items is sent again without them.
-
-From the second publish on they share a connection that is held (`engine.client.held_publishing`), where one can be had: any number may be
-under way, each with its own result.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ from msgspec import Struct
 from engine.client.answers import AskedQuestion, CountedSignals, EventOutcome, QuestionAnswer, ScheduledMessage, asked_question
 from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.growing_messages import GrowingMessage, PartSender
-from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, body_of, problem_of, raise_rejection, results_of, value_of
@@ -44,6 +40,7 @@ ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
 QUESTION_WAIT_S_MAX: Final = 20.0
 """Of one request; proxies cut those that are silent for longer."""
 
+PATH: Final = "/v1/notifications"
 SCHEDULED: Final = "/v1/scheduled"
 
 
@@ -79,7 +76,7 @@ class Publisher:
         timeout_s: of one attempt, connecting included. An engine answers or rejects within 8 s.
         retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
         on_result: called with the `Result` of every posted item.
-        connections_max: requests in flight, of those that do not use the held connection; more wait for their turn.
+        connections_max: requests in flight, each on a connection that is kept; more wait for their turn.
         ssl: for `https`, instead of the system's default.
 
     Raises (from every request):
@@ -98,11 +95,11 @@ class Publisher:
         timeout_s: float = 10.0,
         retry_for_s: float = 60.0,
         on_result: Callable[[Result], object] | None = None,
-        connections_max: int = 8,
+        connections_max: int = 32,
         ssl: SSLContext | None = None,
     ) -> None:
         address = parse_url(url)
-        carrier = HeldPublishing(address, HttpConnection(address, connections_max=connections_max, ssl=ssl), ssl=ssl)
+        carrier = HttpConnection(address, connections_max=connections_max, ssl=ssl)
         self._begin(carrier, Credentials(token), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, MessageIds())
 
     def _begin(

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 UNKNOWN_EPOCH: Final = "?"
 """The epoch of a cursor that cannot be read. No storage ever has it, so the shard answers `resumed: "gap"`."""
 
-PUBLISHER: Final = "publisher"
-"""In place of a transport, what a connection is counted as that only publishes."""
-
 _CURSOR_CHARS_MAX: Final = 64
 
 
@@ -91,12 +88,7 @@ class Connection:
         kind: WEBSOCKET, SSE, SSE_EXPLICIT or POLL of `engine.core.wire.records`.
         cursor: what the client presented.
         device: the device name the client gave, for `session:stream`.
-
-    Attributes:
-        receives: it is a user's, attached to a shard; else it only publishes.
     """
-
-    receives = True
 
     __slots__ = (
         "acked",
@@ -145,11 +137,6 @@ class Connection:
     def user(self) -> str:
         """The user's id within its tenant."""
         return self.key.partition(":")[2]
-
-    @property
-    def opened_as(self) -> str:
-        """What it is counted as: its transport, or PUBLISHER."""
-        return wire.TRANSPORTS[self.kind]
 
     @property
     def name(self) -> str:

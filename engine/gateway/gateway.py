@@ -54,7 +54,6 @@ from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
 from engine.gateway.feature_frames import FeatureFrames
-from engine.gateway.held_publishers import HeldPublishers
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.open_tokens import OpenTokens
 from engine.gateway.paced_turns import PacedTurns
@@ -213,7 +212,6 @@ class Gateway:
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
         self._open_tokens = OpenTokens()
-        self.publishers = HeldPublishers(config)  # among `connections`
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
         self.frame_requests = 0  # of all connections, unanswered
@@ -246,7 +244,7 @@ class Gateway:
         self._router.slots = slots = self.slots.with_map(slot_map)
         self.pending_calls.add_routes(range(slots.shards))
         for connection in list(self.connections.values()):
-            if connection.receives and connection.shard != slots.owner(connection.key):
+            if connection.shard != slots.owner(connection.key):
                 self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
                 self._announce(connection)
         self._route_again()
@@ -315,38 +313,21 @@ class Gateway:
         Raises:
             Unavailable: `connections_max` are open, or the edge drains.
         """
-        self._require_serving()
-        open_here = len(self.connections) - self.publishers.count
-        if open_here >= self.config.connections_max:
-            raise Unavailable(f"{open_here} connections are open here")
-
-    def admit_publisher(self, key: str) -> None:
-        """Check that a publisher of this user (mailbox key) may hold one more connection.
-
-        Raises:
-            Unavailable: as `HeldPublishers.admit`, or the edge drains.
-            Problem: 429, as there.
-        """
-        self._require_serving()
-        self.publishers.admit(key)
-
-    def _require_serving(self) -> None:
         if self.draining:
             raise Unavailable("going away")
+        if len(self.connections) >= self.config.connections_max:
+            raise Unavailable(f"{len(self.connections)} connections are open here")
 
     def attach(self, connection: Connection) -> None:
-        """Add a connection and announce it to its user's shard, if it receives. Its first `check` is called at once."""
+        """Add a connection and announce it to its user's shard. Its first `check` is called at once."""
         connection.since_ms = self.wall_ms()
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
         self.connections_of[connection.owner.tenant] += 1
         self._open_tokens.add(connection)
-        self.metrics.connections[connection.opened_as] += 1
-        if connection.receives:
-            self._announce(connection)
-        else:
-            self.publishers.add(connection.key)
+        self.metrics.connections[wire.TRANSPORTS[connection.kind]] += 1
+        self._announce(connection)
         if self.revoked.covers(connection.owner):  # since the request was authenticated
             connection.close(TOKEN_REFUSED, _REVOKED)
         self._schedule(connection, connection.check(self.clock(), connection.since_ms))
@@ -376,11 +357,8 @@ class Gateway:
             self.connections_of[tenant] -= 1
             if not self.connections_of[tenant]:
                 del self.connections_of[tenant]
-            self.metrics.connections[connection.opened_as] -= 1
+            self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
             self.metrics.closes[code] += 1
-            if not connection.receives:
-                self.publishers.discard(connection.key)
-                return
             send = partial(self._links.send_shard, connection.shard, wire.Detach(connection.id, code), True)
             if self._detaches.enter(send):
                 send()
@@ -423,7 +401,7 @@ class Gateway:
         self._open_tokens.add(connection)
         connection.expires_ms = int(owner.expires_s * 1000)
         members = memberships(owner)
-        if connection.receives and members != connection.memberships:
+        if members != connection.memberships:
             connection.memberships = members
             self._links.send_shard(connection.shard, wire.Rejoin(connection.id, members), True)
 
@@ -781,7 +759,7 @@ class Gateway:
         self._route_again()
 
     def stats(self) -> dict[str, Any]:
-        """Plain numbers: connections by transport, and publishers', now, requests awaiting an answer now, and counts since the start."""
+        """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
         return {
             "connections": self.metrics.connections_now(),
             "published": self.metrics.published_count,
@@ -799,7 +777,7 @@ class Gateway:
     async def hand_over(self) -> None:
         """Close every connection, evenly over `drain_spread_ms`, so that its client connects to another edge; requests are still answered.
 
-        Returns when no call is unanswered and no publisher is about to leave, `drain_ms` after the last connection at the latest.
+        Returns when no call is unanswered, `drain_ms` after the last connection at the latest.
         """
         self.draining = True
         leaving = list(self.connections.values())
@@ -827,7 +805,7 @@ class Gateway:
             await asyncio.sleep(TICK_MS / 1000)
 
     async def drain(self) -> None:
-        """Close every connection with a hint when to come back, and wait for unanswered calls and publishers, `drain_ms` at most."""
+        """Close every connection with a hint when to come back, and wait for unanswered calls, `drain_ms` at most."""
         self.draining = True
         for connection in list(self.connections.values()):
             connection.drain(random.randrange(self.config.drain_spread_ms))
@@ -835,5 +813,5 @@ class Gateway:
 
     async def _answered(self) -> None:
         deadline = self.clock() + self.config.drain_ms
-        while (len(self.pending_calls) or self.publishers.count) and self.clock() < deadline:
+        while len(self.pending_calls) and self.clock() < deadline:
             await asyncio.sleep(TICK_MS / 1000)

@@ -14,7 +14,6 @@ from typing import Any, Final
 from engine.core.model.bounded_names import BoundedNames
 from engine.core.model.trace_context import sampled_trace_id
 from engine.core.wire.records import TRANSPORTS
-from engine.gateway.connection import PUBLISHER
 
 PUBLISH_BUCKETS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the publish latency: dense around the budget (p50 4 ms, p99 20 ms), then up to the publish timeout."""
@@ -44,7 +43,7 @@ class EdgeMetrics:
         self._cancelled: Counter[str] = Counter()  # by tenant
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
         self.shed_requests: Counter[str] = Counter()  # publish requests refused unparsed, by the priority of their least important item
-        self.connections: Counter[str] = Counter()  # now, by `Connection.opened_as`
+        self.connections: Counter[str] = Counter()  # now, by transport
         self.closes: Counter[int] = Counter()  # connections ended, by close code
         self.frames_received = 0  # from WebSocket clients
         self.frames_sent = 0  # to clients of all transports: WebSocket frames, events, poll answers
@@ -126,8 +125,8 @@ class EdgeMetrics:
         }
 
     def connections_now(self) -> dict[str, int]:
-        """Open connections by transport, and those of publishers."""
-        return {name: self.connections[name] for name in dict.fromkeys((*TRANSPORTS, PUBLISHER))}
+        """Open connections by transport."""
+        return {name: self.connections[name] for name in dict.fromkeys(TRANSPORTS)}
 
     def latencies(self) -> dict[str, Any]:
         """The publish latency, in the form of the histograms of shards (`engine.core.shard.output`)."""

@@ -3,9 +3,8 @@
 A refusal is a 429 whose member `quota` is the name of the setting. A quota of 0 is none.
 
 Requests: a token bucket per tenant and edge. The limit is of one edge, as those of connections are: it protects the event loop of this
-process, a publisher keeps to one edge for as long as its connection lasts, and edges need not agree about anything. Each frame of a
-publisher that holds a connection is a request, and so is its handshake. Handshakes of those who receive have limits of their own
-(`engine.core.edge.connection_admission`), and operators have none.
+process, a publisher keeps to one edge for as long as its connection lasts, and edges need not agree about anything. Handshakes have
+limits of their own (`engine.core.edge.connection_admission`), and operators have none.
 
 What a tenant has in storage is counted there (`engine.store.tenant_usage`), of the whole engine. An edge asks once a second which tenants
 have used a quota up, and looks a tenant up among them. So a quota is exceeded by what arrives within a second and a checkpoint, and costs

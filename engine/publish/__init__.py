@@ -36,9 +36,6 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
     Gateway.admit (edge)       a connection, before its upgrade           connections_max are open, or the edge drains     503
                                                                           connections_per_s of the edge, or                429
                                                                           connections_of_user_per_s of the user
-    Gateway.admit_publisher    a publisher's WebSocket, before its        http_connections_max are held, or the edge       503
-      (edge)                   upgrade                                    drains
-                                                                          publisher_connections_per_user_max of the user   429
 
 - Delays and backlogs of RequestQueue and PriorityLanes are a tenant's own: what waits is taken from the tenants in turns
   (`engine.publish.fair_lane`), so one that sends more than its share of an edge waits, and is refused, for itself.

@@ -35,11 +35,10 @@ from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
 from engine.client.credentials import Credentials
-from engine.client.held_publishing import PATH
 from engine.client.http_connection import Response
 from engine.client.message_members import RowMembers, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, rejection_of, results_of
-from engine.client.publisher import BODY_BYTES_MAX
+from engine.client.publisher import BODY_BYTES_MAX, PATH
 from engine.client.retried_requests import RetriedRequests
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
 from engine.ray.task_publisher import TENANT

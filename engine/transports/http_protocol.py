@@ -718,7 +718,7 @@ class HttpProtocol(asyncio.Protocol):
         """Does the request ask for a WebSocket where there is one, with nothing unanswered that could come to stand behind the 101?"""
         upgrade = next((value.lower() for name, value in reversed(self._headers) if name == b"upgrade"), b"")
         path = routed_path(self._url.partition(b"?")[0].decode("latin-1"))
-        return upgrade == b"websocket" and path in websocket_handshake.PATHS and self._version != "1.0" and not self.busy
+        return upgrade == b"websocket" and path == websocket_handshake.PATH and self._version != "1.0" and not self.busy
 
     def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()
@@ -764,7 +764,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._fast_paths is None:
             return None
         try:
-            return self._fast_paths.open_socket(opening.path, self._headers, opening.query_string, opening.subprotocols)
+            return self._fast_paths.open_socket(self._headers, opening.query_string, opening.subprotocols)
         except Unavailable:
             return None
         except Problem as problem:

@@ -19,7 +19,7 @@ from engine.http.endpoint_table import EndpointTable, json_answer, route, withou
 from engine.http.problems import Problem, bad_request
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
-from engine.transports.websocket_handshake import PATH, PATHS, SUBPROTOCOL, Sockets, wants_digest
+from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets, wants_digest
 from engine.transports.websocket_transport import EXTENSION
 
 
@@ -57,7 +57,7 @@ def table(access: Access, sockets: Sockets) -> EndpointTable:
     async def open_websocket(websocket: WebSocket) -> None:
         """A WebSocket that the fast path did not take. The accepted connection outlives this call."""
         scope = websocket.scope
-        connection = sockets.open(scope["path"], scope["headers"], scope["query_string"], scope["subprotocols"])
+        connection = sockets.open(scope["headers"], scope["query_string"], scope["subprotocols"])
         subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
         await websocket.accept(subprotocol)
         scope["extensions"][EXTENSION]["protocol"].take_over(connection)
@@ -75,7 +75,7 @@ def table(access: Access, sockets: Sockets) -> EndpointTable:
         route("/v1/ack", POST=acknowledge),
         route("/v1/nack", POST=refuse),
         route("/v1/heartbeat", GET=heartbeat),
-        *(WebSocketRoute(path, open_websocket) for path in sorted(PATHS)),
+        WebSocketRoute(PATH, open_websocket),
         without_head(Route(PATH, upgrade_required, methods=["GET"])),
         without_head(Route("/v1/sse", _Sse(access), methods=["GET"])),
         without_head(route("/v1/poll", GET=poll)),

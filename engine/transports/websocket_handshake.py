@@ -1,12 +1,10 @@
 """The opening handshake of a WebSocket (RFC 6455, section 4.2), with a fast path for the request that nearly every client sends.
 
-    HttpProtocol --plain, and granted--> 101, DirectWebSocket or PublisherSocket
+    HttpProtocol --plain, and granted--> 101, DirectWebSocket
                  --any other-----------> HandshakeProtocol, the websockets library, ASGI, Starlette, routes
 
 The general handshake writes the request out again for the library to parse, and runs a task, the middleware and the routes: 400 us of an
 edge's CPU per client that connects, 190 on the fast path.
-
-There are two endpoints, one for those who receive and one for publishers, at the path of publish requests. They differ in what is opened.
 
 The fast path only grants, and answers 429. A request is plain when comparing bytes is enough to know that the library would accept it
 (`ServerProtocol.process_request`). Every other request, and every one that is refused for another reason, takes the general handshake
@@ -23,8 +21,6 @@ from urllib.parse import parse_qsl
 
 from websockets.utils import accept_key
 
-from engine.api import publish_endpoint
-from engine.api.publish_endpoint import PublishEndpoint
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
@@ -33,21 +29,17 @@ from engine.gateway.connection import Cursor, parse_cursor, wants_counts
 from engine.gateway.gateway import Gateway
 from engine.http.cors import not_allowed, origin_allowed
 from engine.http.problems import bad_request
-from engine.transports.publisher_socket import PublisherSocket
 from engine.transports.websocket_protocol import Verify
 from engine.transports.websocket_transport import DirectWebSocket
 
 PATH: Final = "/v1/ws"
-PATHS: Final = frozenset((PATH, publish_endpoint.PATH))
-"""Of WebSockets: those that receive, and those that publish."""
-
 SUBPROTOCOL: Final = "notify.v1.json"
 
 SocketArguments = tuple[Gateway, Principal, Cursor, str, Verify]
 """The arguments of a `WebSocketSession`."""
 
-OpenSocket = Callable[[str, RawHeaders, bytes, Sequence[str]], DirectWebSocket]
-"""(path, headers, query string, offered subprotocols) -> the connection, not begun. Raises Problem or Unavailable."""
+OpenSocket = Callable[[RawHeaders, bytes, Sequence[str]], DirectWebSocket]
+"""(headers, query string, offered subprotocols) -> the connection, not begun. Raises Problem or Unavailable."""
 
 _CONNECTION: Final = frozenset((b"upgrade", b"keep-alive, upgrade"))  # Firefox sends the latter
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{22}==")  # 16 bytes in base64
@@ -62,7 +54,6 @@ def wants_digest(query_string: bytes) -> bool:
 class Opening(NamedTuple):
     """A plain request for a WebSocket."""
 
-    path: str
     key: str
     query_string: bytes
     subprotocols: Sequence[str]
@@ -73,8 +64,7 @@ def plain(method: str, http_version: str, url: bytes, headers: RawHeaders) -> Op
     if not url.isascii() or method != "GET" or http_version != "1.1":
         return None
     target, _, query_string = url.partition(b"?")
-    path = target.decode()
-    if path not in PATHS:
+    if target.decode() != PATH:
         return None
     fields = dict(headers)
     if len(fields) != len(headers):
@@ -90,10 +80,10 @@ def plain(method: str, http_version: str, url: bytes, headers: RawHeaders) -> Op
     ):
         return None
     if offered is None:
-        return Opening(path, key.decode(), query_string, ())
+        return Opening(key.decode(), query_string, ())
     if _TOKENS.fullmatch(offered) is None:
         return None
-    return Opening(path, key.decode(), query_string, offered.decode().replace(" ", "").split(","))
+    return Opening(key.decode(), query_string, offered.decode().replace(" ", "").split(","))
 
 
 def answer(opening: Opening, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -109,11 +99,10 @@ def answer(opening: Opening, default_headers: Iterable[tuple[bytes, bytes]]) -> 
 class Sockets:
     """Decides who gets a WebSocket, for the fast path and the general handshake."""
 
-    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, publisher: PublishEndpoint) -> None:
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
         self._config = config
-        self._publisher = publisher
 
     def arguments(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> SocketArguments:
         """Authenticate and admit a request; return the arguments of its connection.
@@ -123,49 +112,28 @@ class Sockets:
                 allowed; 429, too many connections begin. Only a 429 has been counted, so it must be the answer.
             Unavailable: the edge is full or draining.
         """
-        principal = self._opener(headers, query_string, subprotocols, "connect")
+        principal = self._authenticator.authenticate(headers, query_string, subprotocols, now_s=self._gateway.wall_ms() / 1000)
+        tokens.require(principal, "connect")
+        self._check_origin(dict(headers))
+        if subprotocols and SUBPROTOCOL not in subprotocols:
+            # Without a common subprotocol a client must fail the connection (RFC 6455, section 4.1), after a 101 that looked well.
+            raise bad_request(f"offer the subprotocol {SUBPROTOCOL}, beside that of the token, or none")
         self._gateway.admit(mailbox_key(principal.tenant, principal.user))
         query = dict(parse_qsl(query_string.decode("latin-1"), keep_blank_values=True))
         device = query.get("device", "")[: self._config.id_chars_max]
         return self._gateway, principal, parse_cursor(query.get("last_event_id", "")), device, self._verify
 
-    def _opener(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str], scope: str) -> Principal:
-        """Who asks for a WebSocket. Raises Problem as `arguments` does, but no 429."""
-        principal = self._authenticator.authenticate(headers, query_string, subprotocols, now_s=self._gateway.wall_ms() / 1000)
-        tokens.require(principal, scope)
-        self._check_origin(dict(headers))
-        if subprotocols and SUBPROTOCOL not in subprotocols:
-            # Without a common subprotocol a client must fail the connection (RFC 6455, section 4.1), after a 101 that looked well.
-            raise bad_request(f"offer the subprotocol {SUBPROTOCOL}, beside that of the token, or none")
-        return principal
-
-    def open(self, path: str, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> DirectWebSocket:
+    def open(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> DirectWebSocket:
         """An `OpenSocket`."""
-        if path == publish_endpoint.PATH:
-            return self._open_publisher(headers, query_string, subprotocols)
         connection = DirectWebSocket(*self.arguments(headers, query_string, subprotocols))
         connection.wants_digest = wants_digest(query_string)
         connection.wants_counts = wants_counts(query_string)
         return connection
 
-    def _open_publisher(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> PublisherSocket:
-        """A connection that publishes. It costs no shard anything, so the limits of those who return after an outage are not its own; it
-        counts as a request. Raises as `arguments`, and 429 when the user holds too many."""
-        principal = self._opener(headers, query_string, subprotocols, "publish")
-        self._gateway.admit_publisher(mailbox_key(principal.tenant, principal.user))
-        self._gateway.tenant_quotas.check_request(principal)
-        return PublisherSocket(self._gateway, principal, self._verify_publisher, self._publisher)
-
     def _verify(self, token: str) -> Principal:
-        return self._bearer(token, "connect")
-
-    def _verify_publisher(self, token: str) -> Principal:
-        return self._bearer(token, "publish")
-
-    def _bearer(self, token: str, scope: str) -> Principal:
         """The principal of a fresh token. Raises Problem as `arguments` does."""
         principal = self._authenticator.token_principal(token, self._gateway.wall_ms() / 1000)
-        tokens.require(principal, scope)
+        tokens.require(principal, "connect")
         return principal
 
     def _check_origin(self, headers: Mapping[bytes, bytes]) -> None:

@@ -40,6 +40,10 @@ TOO_SLOW: Final = 4413
 TOO_MANY_FRAMES: Final = 4429
 NOT_UTF8: Final = "text frames are UTF-8"
 
+TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
+_TOO_MANY_FRAMES: Final = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
+"""Reasons in close frames, at most 123 bytes (RFC 6455, section 5.5)."""
+
 _TOKEN_BYTES: Final = 256
 """The size up to which a frame takes one token: a message id and what is around it."""
 
@@ -53,14 +57,7 @@ class WebSocketSession(Connection):
 
     Args:
         verify: checks the fresh token of an `auth` frame.
-
-    Attributes:
-        too_slow_hint: the reason in the close frame of 4413, at most 123 bytes (RFC 6455, section 5.5).
-        too_many_frames_hint: in that of 4429.
     """
-
-    too_slow_hint = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
-    too_many_frames_hint = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
 
     __slots__ = ("_budget", "_budgeted", "_requests", "heard", "heartbeat", "malformed_frames", "unsent", "verify")
 
@@ -141,7 +138,7 @@ class WebSocketSession(Connection):
             if seq <= self.sent or self.spend(1):
                 self.gateway.ack(self, seq, client_ms)
             return
-        if not self.spend_on(data):
+        if not self.spend(1 + len(data) // _TOKEN_BYTES):
             return
         try:
             frame = client_frames.parse(data)
@@ -173,12 +170,8 @@ class WebSocketSession(Connection):
         self._budgeted = self.sent
         if budget.take(now_ms, tokens):
             return True
-        self.fail(TOO_MANY_FRAMES, self.too_many_frames_hint)
+        self.fail(TOO_MANY_FRAMES, _TOO_MANY_FRAMES)
         return False
-
-    def spend_on(self, text: bytes) -> bool:
-        """Take the tokens for a text frame, as `spend`."""
-        return self.spend(1 + len(text) // _TOKEN_BYTES)
 
     def _handle(self, frame: client_frames.ClientFrame) -> None:
         if type(frame) is client_frames.ClientAck:

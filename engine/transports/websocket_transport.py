@@ -41,7 +41,7 @@ from engine.auth.tokens import Principal
 from engine.core.wire.records import Welcome
 from engine.gateway.connection import Cursor, Progress
 from engine.gateway.gateway import GOING_AWAY, Gateway
-from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, POLICY_VIOLATION, TOO_SLOW, Verify, WebSocketSession
+from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, POLICY_VIOLATION, TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
 
 try:
     from websockets.speedups import apply_mask
@@ -201,11 +201,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self.gateway.attach(self)
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
-    @property
-    def frame_bytes_max(self) -> int:
-        """Of a frame, and of a message."""
-        return self.gateway.config.frame_bytes_max
-
     def data_received(self, data: bytes) -> None:
         if self._tail:
             self._tail += data
@@ -236,7 +231,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._feed(library, data[position:])
             return end
         start, size = _header(data, position, end)
-        allowed = self.frame_bytes_max
+        allowed = self.gateway.config.frame_bytes_max
         if library is not None and library.current_size is not None:
             allowed -= library.current_size
         if size == _BROKEN or size > allowed:
@@ -312,7 +307,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     def _open_library(self) -> ServerProtocol:
         library = self._library
         if library is None:
-            library = self._library = _FrameProtocol(state=OPEN, max_size=self.frame_bytes_max, logger=quiet)
+            library = self._library = _FrameProtocol(state=OPEN, max_size=self.gateway.config.frame_bytes_max, logger=quiet)
         return library
 
     def eof_received(self) -> bool:
@@ -351,7 +346,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
         if self.unsent and self._transport.get_write_buffer_size() > self.gateway.config.send_buffer_bytes_max:
-            self.close(TOO_SLOW, self.too_slow_hint)
+            self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     def _write_all(self, chunks: list[bytes]) -> None:
         self.flush()
@@ -376,7 +371,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         progress = self._progress
         taken = self._written - self._transport.get_write_buffer_size()
         if progress is not None and progress.stalled_ms(taken, now_ms) > self.gateway.config.send_stall_ms:
-            self.close(TOO_SLOW, self.too_slow_hint)
+            self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     # -- The end. ----------------------------------------------------------------------------------------------------------
     def check(self, now_ms: int, wall_ms: int) -> int:

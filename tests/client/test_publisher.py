@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import time
 
 import pytest
 
 from engine import Publisher
 from engine.client import PublishError, Result
 from engine.errors import Forbidden, Refused, Unauthorized
+from tests.support.background_loop import in_background
+from tests.support.edge_world import edge_world
 from tests.support.publish_server import (
     Engine,
     Items,
@@ -249,3 +253,17 @@ async def test_what_an_earlier_try_brought_in_is_not_called_a_duplicate() -> Non
         results = await publisher.publish_many([{"user": "u", "type": "t"}] * 2)
         assert [result.status for result in results] == ["accepted", "accepted"]
         assert len(engine.accepted) == 2
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_publisher_goes_on_after_its_event_loop_was_closed() -> None:
+    with in_background(edge_world()) as world:
+        publisher = Publisher(world.url(), world.token("app", "publish"), timeout_s=60)
+        begun_s = time.monotonic()
+        for _ in range(2):
+            assert asyncio.run(publisher.publish(user="u1", type="t")).status == "accepted"
+            assert asyncio.run(publisher.signal_sums("views")) == {"views": 0}
+        assert time.monotonic() - begun_s < 30, "no attempt waited for an answer on a connection of a closed loop"
+        asyncio.run(publisher.close())
+        del publisher
+        gc.collect()

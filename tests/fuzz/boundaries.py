@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.support.edge_in_process import NO_FAULT
 from tests.support.edge_world import client_frame
 from tests.support.hostile_bodies import EVENT, ITEM, bodies, content_types, cursors, flags, headers, instants, queries, seconds, types
-from tests.support.hostile_frames import client_messages, frames_for, publisher_messages
+from tests.support.hostile_frames import client_messages, frames_for
 from tests.support.hostile_input import encoded, json_tokens, mutated, objects, strict_json, texts, values
 from tests.support.http_connection import Responses
 from tests.support.running_engine import RunningEngine
@@ -257,12 +257,6 @@ frames = st.one_of(
     frames_for(FRAME_BYTES_MAX),
     st.builds(client_frame, mutated(st.one_of(client_messages, topics.map(lambda names: b'{"type":"subscribe","topics":%b}' % names)))),
 )
-PUBLISHER_HANDSHAKE = HANDSHAKE.replace(b"/v1/ws?device=d", b"/v1/notifications")
-publisher_frames = st.one_of(
-    frames_for(FRAME_BYTES_MAX),
-    st.builds(client_frame, mutated(publisher_messages)),
-    bodies.map(lambda body: client_frame(b'{"type":"publish","ref":"r","items":%b}' % body)),
-)
 
 publishes = st.builds(
     lambda body, kind: request(b"POST", b"/v1/notifications", [b"content-type: " + (kind or "").encode("latin-1")], body),
@@ -290,11 +284,6 @@ BOUNDARIES = (
     Boundary("poll", alone(cursors.map(lambda raw: request(b"GET", b"/v1/poll?wait=0&last_event_id=" + visible(raw)))), check_http),
     Boundary("sse", alone(cursors.map(lambda raw: request(b"GET", b"/v1/sse?last_event_id=" + visible(raw)))), check_stream),
     Boundary("handshake", cut(mutated(st.just(HANDSHAKE))), check_websocket),
-    Boundary(
-        "publisher frames",
-        st.lists(publisher_frames, min_size=1, max_size=8).map(lambda sent: [PUBLISHER_HANDSHAKE, b"".join(sent)]),
-        check_websocket,
-    ),
     Boundary("frames", st.lists(frames, min_size=1, max_size=8).map(lambda sent: [HANDSHAKE, b"".join(sent)]), check_websocket),
 )
 """In the order in which they are attacked."""

@@ -26,7 +26,7 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     assert metrics.published_count == 4
     assert values(text, "engine_edge_cancelled_total") == {("edge-3", "acme"): 2}
     assert values(text, "engine_edge_refused_total") == {("429", "edge-3"): 1}
-    now = {"websocket": 0, "sse": 2, "poll": 0, "publisher": 0}
+    now = {"websocket": 0, "sse": 2, "poll": 0}
     assert values(text, "engine_edge_connections") == {("edge-3", transport): count for transport, count in now.items()}
     assert values(text, "engine_edge_closes_total") == {("4401", "edge-3"): 1}
     assert values(text, "engine_edge_frames_received_total") == {("edge-3",): 5}

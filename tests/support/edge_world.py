@@ -1042,12 +1042,7 @@ class EdgeWorld:
         options.setdefault("compression", None)
         options.setdefault("max_size", None)
         options.setdefault("proxy", None)
-        return connect(self.url(f"{options.pop('path', '/v1/ws')}{query}", "ws"), **options)
-
-    def connect_publisher(self, user: str = "publisher", **options: Any) -> connect:
-        """The same, of a publisher that holds a connection."""
-        options.setdefault("token", self.token(user, "publish"))
-        return self.connect(user, path="/v1/notifications", **options)
+        return connect(self.url(f"/v1/ws{query}", "ws"), **options)
 
     def http(self, user: str = "u1", **claims: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.token(user, **claims)}"}
@@ -1071,7 +1066,7 @@ class EdgeWorld:
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         return RawClient(sock)
 
-    async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0, path: str = "/v1/ws") -> RawClient:
+    async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0) -> RawClient:
         """A WebSocket client that sends whatever bytes it is told, and reads only when it is told."""
         sock = socket.socket()
         if receive_buffer_bytes:
@@ -1079,7 +1074,7 @@ class EdgeWorld:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         client = RawClient(sock)
-        await client.ask(self.token(user), path)
+        await client.ask(self.token(user))
         await client.accepted()
         return client
 
@@ -1095,10 +1090,10 @@ class RawClient:
         self._sock = sock
         self._buffer = b""
 
-    async def ask(self, token: str, path: str = "/v1/ws") -> None:
+    async def ask(self, token: str) -> None:
         """Send the handshake."""
         head = (
-            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
             f"Authorization: Bearer {token}\r\n\r\n"
         )

@@ -7,7 +7,6 @@ import struct
 from hypothesis import strategies as st
 
 from tests.support.edge_world import client_frame
-from tests.support.hostile_bodies import ITEM
 from tests.support.hostile_input import encoded, json_tokens, mutated, objects, texts, values
 
 seqs = st.sampled_from([b"0", b"1", b"-1", b"1.0", b"1e3", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b'"1"'])
@@ -21,11 +20,6 @@ client_messages = st.one_of(
     seqs.map(lambda seq: b'{"type":"ack","seq":%b}' % seq),
     json_tokens,
     st.binary(max_size=30),
-)
-publisher_messages = st.one_of(
-    objects({"type": st.just(b'"publish"'), "ref": texts.map(encoded), "items": objects(ITEM, ["user", "type"])}, ["type", "items"]),
-    objects({"type": st.just(b'"publish"'), "ref": json_tokens, "items": json_tokens}, ["type"]),
-    client_messages,
 )
 masks = st.binary(min_size=4, max_size=4)
 opcodes = st.sampled_from([0, 1, 1, 1, 2, 3, 7, 8, 9, 10, 11, 15])

@@ -11,6 +11,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from engine.core.wire import records as wire
+from engine.transports.websocket_protocol import POLICY_VIOLATION
+from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of
 from tests.support.waiting import until
 
@@ -668,3 +670,34 @@ async def test_while_an_edge_leaves_a_handshake_is_refused() -> None:
     async with edge_world(drain_spread_ms=100) as world:
         await world.gateway.hand_over()
         assert (await refusal(world)).response.status_code == 503
+
+
+async def test_a_frame_that_stays_incomplete_ends_the_connection() -> None:
+    async with edge_world() as world:
+        raw = await world.raw()
+        (connection,) = world.gateway.connections.values()
+        assert isinstance(connection, DirectWebSocket)
+        began_ms, wall_ms = world.gateway.clock(), world.gateway.wall_ms()
+        frame, timeout_ms = client_frame(b'{"type":"ping"}'), world.config.request_timeout_s * 1000
+        connection.data_received(frame + frame[:9])
+        connection.data_received(frame[9:10])
+        assert connection.check(began_ms, wall_ms) <= world.gateway.clock() + timeout_ms
+        connection._began_ms -= timeout_ms
+        connection.data_received(frame[10:] + frame[:5])
+        connection.check(world.gateway.clock(), wall_ms)
+        assert not connection.ended, "that one was completed, and another has begun"
+        connection._began_ms -= timeout_ms
+        connection.data_received(frame[5:])
+        connection._began_ms -= timeout_ms
+        connection.data_received(frame[:5])
+        connection.check(world.gateway.clock(), wall_ms)
+        assert not connection.ended, "none was incomplete before this one"
+        connection.data_received(frame[5:] + client_frame(b'{"type":', fin=False))
+        connection.check(world.gateway.clock(), wall_ms)
+        assert not connection.ended
+        connection._began_ms -= timeout_ms
+        connection.data_received(client_frame(b"x", 0, fin=False) + client_frame(b"y", 0)[:5])
+        connection.check(world.gateway.clock(), wall_ms)
+        assert connection.ended, "a message in fragments has one deadline"
+        assert await raw.close_code() == POLICY_VIOLATION
+        raw.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,7 +25,7 @@ _ACK: Final = re.compile(rb'\{"type": ?"ack", ?"seq": ?(0|[1-9][0-9]{0,17})(?:, 
 """The frame that arrives once per message, as JSON.stringify and json.dumps write it: 0.4 us instead of 0.9 for the decoder."""
 
 REF_CHARS_MAX: Final = 128
-"""Of the name that a client gives to a request or publish frame, to find its answer by: as long as an id."""
+"""Of the name that a client gives to a request, to find its answer by: as long as an id."""
 
 Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 Number = int | float
@@ -77,32 +77,16 @@ class ClientRequest(Struct, gc=False):
     ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
 
 
-class ClientPublish(Struct, tag="publish", gc=False):
-    """What `POST /v1/notifications` takes as JSON, on a connection that publishes; answered by `publish_result` with the same `ref`."""
-
-    items: msgspec.Raw
-    ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
-
-
-class _PublishRef(Struct, gc=False):
-    type: Literal["publish"]
-    ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
-
-
 class _Typed(Struct, gc=False):
     type: str
 
 
 ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth | ClientSubscribe | ClientUnsubscribe
-PublisherFrame = ClientPublish | ClientPing | ClientAuth
 
 _Frame = TypeVar("_Frame")
 _KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscribe"})
-_KNOWN_OF_PUBLISHERS: Final = frozenset({"publish", "ping", "auth"})
 _frames: Final = msgspec.json.Decoder(ClientFrame)
-_publisher_frames: Final = msgspec.json.Decoder(PublisherFrame)
 _requests: Final = msgspec.json.Decoder(ClientRequest)
-_publish_refs: Final = msgspec.json.Decoder(_PublishRef)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -145,19 +129,6 @@ def decode(decoder: msgspec.json.Decoder[_Frame], text: bytes) -> _Frame:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(str(error)) from error
-
-
-def parse_publisher(text: bytes) -> PublisherFrame | None:
-    """As `parse`, of a connection that publishes."""
-    return _parse(text, _publisher_frames, _KNOWN_OF_PUBLISHERS)
-
-
-def publish_ref(text: bytes) -> str | None:
-    """The `ref` of a publish frame that `parse_publisher` refuses; None when it is none, or its `ref` cannot be read."""
-    try:
-        return _publish_refs.decode(text).ref
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def _parse(text: bytes, decoder: msgspec.json.Decoder[_Frame], known: frozenset[str]) -> _Frame | None:
@@ -235,17 +206,6 @@ def subscribed(topics: Sequence[str]) -> bytes:
 def request_result(type: str, ref: str, status: int, members: Mapping[str, object]) -> bytes:
     """The answer to a `ClientRequest`: the status and the members of the answer to the same request over HTTP."""
     return _encoder.encode({"type": f"{type}_result", "ref": ref, "status": status, **members})
-
-
-def publish_result(ref: str, answer: bytes) -> bytes:
-    """The answer to a client's `publish` that was accepted; `answer` is the body of the 202 of a request, a JSON object."""
-    return b'{"type":"publish_result","ref":%b,"status":202,%b' % (_encoder.encode(ref), answer[1:])
-
-
-def publish_refusal(ref: str, status: int, problem: Mapping[str, object], retry_after_s: int | None) -> bytes:
-    """The answer to a client's `publish` that was not accepted, or not in whole: the problem detail that a request gets."""
-    retry = {} if retry_after_s is None else {"retry_after": retry_after_s}
-    return _encoder.encode({"type": "publish_result", "ref": ref, "status": status, "problem": problem, **retry})
 
 
 def drain(after_ms: int) -> bytes:

@@ -25,7 +25,6 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from engine.config import Config, count_range
-from engine.core.wire.records import TRANSPORTS
 
 _UNEVEN: Final = 1.3
 """Times the mean load that one shard has to have before its slots are moved."""
@@ -259,7 +258,7 @@ def _edge_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
         min(row["cpu_pct"] / 100, 1.0),
         row.get("queued_pct", 0.0) / 100,
         backlog=row.get("delay_ms", 0) / config.publish_delay_target_ms,
-        connections=sum(count for name, count in (row.get("connections") or {}).items() if name in TRANSPORTS) / config.connections_max,
+        connections=sum((row.get("connections") or {}).values()) / config.connections_max,
     )
 
 

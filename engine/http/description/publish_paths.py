@@ -33,12 +33,6 @@ def paths(config: Config) -> Part:
             (409, 415),
             body=body,
         ),
-        "GET /v1/notifications": by_publisher(
-            "publishOnConnection",
-            "A WebSocket, subprotocol `notify.v1.json`, each of whose `publish` frames is a request; see PROTOCOL.md.",
-            {101: ("The connection speaks WebSocket.", {})},
-            (400, 426),
-        ),
     }
 
 

@@ -185,8 +185,6 @@ def test_the_rows_of_the_status_are_what_it_goes_by() -> None:
     assert (decision.role, decision.wanted, decision.reason) == ("schedulers", 2, "CPU 90% for 10 s, above 70%")
     (decision,) = policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0)], UP_MS, scheduler=row(5.0, lag_ms=CONFIG.pressure_lag_ms))
     assert (decision.role, decision.action) == ("schedulers", "none"), "it waits for its shards"
-    held = {"sse": 3, "publisher": CONFIG.connections_max}
-    assert not policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0, connections=held)], UP_MS), "publishers take no room of clients"
 
 
 def test_a_role_without_limits_is_left_alone_and_without_any_it_is_off() -> None:

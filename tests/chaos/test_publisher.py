@@ -1,4 +1,4 @@
-"""A publisher that holds a connection while edges and shards are killed: whatever was accepted arrives, each message under one number."""
+"""Many calls of one publisher while edges and shards are killed: whatever was accepted arrives, each message under one number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-USERS = [f"held-{number}" for number in range(5)]
+USERS = [f"called-{number}" for number in range(5)]
 CALLERS = 40
 KILLED = ("edges", "shards", "edges")
 
@@ -36,7 +36,7 @@ async def test_everything_accepted_arrives_under_one_number_while_edges_and_shar
         n = 0
         while not over.is_set():
             user, text = USERS[(caller + n) % len(USERS)], f"{caller}.{n}"
-            result = await publisher.publish(user=user, type="held.test", data=text)
+            result = await publisher.publish(user=user, type="called.test", data=text)
             assert result.status in ("accepted", "duplicate"), "a duplicate was stored by the attempt whose answer was lost"
             accepted.add((user, text))
             n += 1
@@ -53,8 +53,6 @@ async def test_everything_accepted_arrives_under_one_number_while_edges_and_shar
             await status_when(victim, lambda status, kind=kind, pid=pid: status["ready"] and status[kind][0]["pid"] != pid)  # type: ignore[misc]
         before = len(accepted)
         await until(lambda: len(accepted) > before + 2 * CALLERS, within_s=90)
-        # After a refusal it publishes by requests for a while, and then opens a connection again.
-        await status_when(victim, lambda status: sum(edge["connections"]["publisher"] for edge in status["edges"]) == 1)
         over.set()
         await asyncio.wait(publishing)
         await until(lambda: numbers.keys() >= accepted, within_s=90)
