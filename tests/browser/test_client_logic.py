@@ -682,11 +682,9 @@ async def test_where_websockets_are_refused_messages_come_over_sse_and_are_ackno
 
 
 async def test_an_open_stream_has_the_name_of_its_connection(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, transports=["sse"])
-    await page.evaluate(
-        "client.addEventListener('state', ({ detail }) => { if (detail.state === 'open') window.named = client.connection; })"
-    )
-    await wait(page, "client.state === 'open'")
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("window.hold = (type, { detail }) => { if (detail?.state === 'open') window.named = client.connection; }; 0")
+    await connect(page, scripted, transports=["sse"])
     assert await page.evaluate("named") == "c1"
 
 

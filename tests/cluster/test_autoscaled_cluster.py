@@ -94,9 +94,8 @@ class Load:
         host = f"Host: {url.netloc.decode()}\r\n"
         self._requests: dict[str, bytes] = {}
         for role, members in {"schedulers": {"delay": 1}, "shards": {}}.items():
-            items = [
-                {"user": f"load-{n}", "type": "test.load", "priority": "low", "collapse": {"key": "newest"}, **members} for n in range(200)
-            ]
+            users = [f"load-{n}" for n in range(200)]  # in one item, which costs the edge little
+            items = [{"users": users, "type": "test.load", "priority": "low", "collapse": {"key": "newest"}, **members}]
             headers = f"{host}Authorization: Bearer {engine.token('app', 'publish')}\r\nContent-Type: application/json\r\n"
             body = json.dumps(items)
             self._requests[role] = f"POST /v1/notifications HTTP/1.1\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()
