@@ -30,7 +30,7 @@ data, the shard first restores it from memory (`engine.store.restore`), then end
     while an older incarnation still runs    its own newer epoch on shard and slots: every write of the older one is rejected, which ends it
 
 A Redis master that dies between the steps of a checkpoint may leave a replica without the pages: the journal is trimmed only where the
-pages are, so the checkpoint is written again. `presence`, `fired_timers`, `poison` and `aggregation_window` have their own crash points.
+pages are, so the checkpoint is written again. `presence`, `fired_timers` and `poison` have their own crash points.
 """
 
 from __future__ import annotations

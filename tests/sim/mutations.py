@@ -34,7 +34,7 @@ from engine.core.controller.health import HealthWatch
 from engine.core.inbox.inbox import Inbox
 from engine.core.journal import journal_records
 from engine.core.journal.journal_records import Handled, Marked, Profiled, Spill, StoredMessage
-from engine.core.mailbox import aggregation_window, conflation
+from engine.core.mailbox import conflation
 from engine.core.mailbox import send as mailbox_send
 from engine.core.mailbox.aggregation_window import WindowItem, Windows
 from engine.core.mailbox.attachment import Attachment
@@ -61,6 +61,7 @@ from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
 from engine.errors import StorageUnavailable
 from engine.features.policy.core import changed_profiles
 from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.windows.core import aggregation
 from engine.features.windows.core.window_closer import WindowCloser
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
@@ -508,24 +509,24 @@ def a_retry_counts_again_in_its_window() -> Any:
 
 @mutation
 def a_window_tells_one_message_too_few() -> Any:
-    original = aggregation_window._counted
+    original = aggregation._counted
 
     def counted(opened: Any, item: WindowItem) -> Any:
         after = original(opened, item)
         return replace(after, count=max(after.count - 1, 2))
 
-    return patched(aggregation_window, "_counted", counted)
+    return patched(aggregation, "_counted", counted)
 
 
 @mutation
 def replay_counts_again_what_a_page_has() -> Any:
-    original = Windows.apply
+    original = aggregation.apply
 
-    def apply(self: Windows, record: Any) -> bool:
-        self.applied = min(self.applied, record.number - 1)
-        return original(self, record)
+    def apply(windows: Windows, record: Any) -> bool:
+        windows.applied = min(windows.applied, record.number - 1)
+        return original(windows, record)
 
-    return patched(Windows, "apply", apply)
+    return patched(aggregation, "apply", apply)
 
 
 @mutation

@@ -15,6 +15,7 @@ from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced
+from engine.features.windows.core import aggregation
 from engine.store.journal import Journal
 from engine.store.keys import looks_key, offline_key, page_key, windows_key
 from engine.store.lua import Script
@@ -87,13 +88,13 @@ async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(
         Envelope("m2", b"digest..", 1, True, b'"id":"m2","data":1', "likes", Merge(300, False, "")), NOW_MS + 60_000, NOW_MS, ""
     )
     box.windows = Windows()
-    box.windows.apply(Counted(KEY, 1, item))
+    aggregation.apply(box.windows, Counted(KEY, 1, item))
     await pages.write([spill_of(box)], NOW_MS)
     assert await pages.with_windows(slots) == {slot_of(KEY): [(KEY, NOW_MS + 300)]}
     page = (await pages.read([KEY]))[KEY]
     assert page is not None
     assert page.windows == box.windows
-    box.windows.apply(Ended(KEY, 2, "likes"))
+    aggregation.apply(box.windows, Ended(KEY, 2, "likes"))
     await pages.write([spill_of(box)], NOW_MS)
     assert await pages.with_windows(slots) == {slot_of(KEY): []}
     restored = (await pages.read([KEY]))[KEY]

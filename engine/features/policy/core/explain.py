@@ -10,13 +10,12 @@ decisions against messages. Not stored: the time of an acknowledgement, the outc
 from __future__ import annotations
 
 from engine.core.commit.group import NOBODY_CONNECTED
-from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.shard.user_reads import ReadContext
 from engine.core.wire.records import Explain, Explained, Step, Trace, Traced
 from engine.features.policy.core.contact_policy import Decision
-from engine.features.policy.core.policy_step import PolicyJudge, facts_of
+from engine.features.policy.core.policy_step import PolicyJudge, facts_of, in_digest
 
 _WORDS = {
     Decision.DELIVER: "deliver",

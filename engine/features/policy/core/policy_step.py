@@ -39,12 +39,12 @@ from engine.config import Config
 from engine.core.commit.judge import Answer, Events, Judge, JudgeStep, Pending
 from engine.core.commit.user_step import user_state_of
 from engine.core.journal.journal_records import Decided, StoredMessage
-from engine.core.mailbox.aggregation_window import in_digest
+from engine.core.mailbox.aggregation_window import DIGEST
 from engine.core.mailbox.broadcast_log import LOST, Broadcast
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH
-from engine.core.model.envelope import Envelope
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.step import GONE, NEVER_CAME, StepTerms
 from engine.core.policy.conditions import Again, Conditions, Drop, Go
 from engine.core.policy.profile import NO_PROFILE, Profile
@@ -68,6 +68,8 @@ from engine.features.policy.core.local_times import quiet_until
 from engine.features.policy.core.timer_conditions import Known, at_fire, progress
 
 NO_TERMS: Final = PolicyTerms()
+
+_DIGEST_TEXT: Final = "{count} notifications"
 
 ZoneOf = Callable[[str], tzinfo]
 """The time zone of a name. Never raises: an unknown name is UTC."""
@@ -109,6 +111,11 @@ def facts_of(envelope: Envelope) -> Facts:
     )
 
 
+def in_digest(envelope: Envelope, digest_ms: int) -> Envelope:
+    """The message with the collapse key and window of its user's digest, in place of its own. `digest_ms`: window length, ms."""
+    return msgspec.structs.replace(envelope, collapse=DIGEST, merge=Merge(digest_ms, False, _DIGEST_TEXT))
+
+
 class Merged(Struct, frozen=True, gc=False):
     """The outcome of a message with a window: ACCEPTED, to be delivered; MERGED, counted in a window that ends at `until_ms`; DUPLICATE,
     with the number of its first delivery, 0 for none."""
@@ -131,7 +138,6 @@ class PolicyStep(JudgeStep):
         self._counters: dict[str, Counters] = {}  # as they are once the group is committed
 
     def decide(self, pending: Pending, mailbox: Mailbox) -> Answer | None:
-        """As of `JudgeStep`."""
         post, facts, digested, inboxed = pending.post, None, None, None
         envelope = post.envelope
         if (unmet := pending.unmet) is not None:
@@ -227,7 +233,6 @@ class PolicyJudge(Judge):
         self.zone_of = zone_of
 
     def step(self, records: Events, heads: dict[str, int], now_ms: int) -> PolicyStep:
-        """As of `Judge`."""
         return PolicyStep(self.config, self.zone_of, records, heads, now_ms)
 
     def count(self, mailbox: Mailbox, stored: StoredMessage) -> None:
@@ -241,16 +246,13 @@ class PolicyJudge(Judge):
             record(user_state.counters, facts_of(stored.envelope), stored.accepted_ms, self.config.counted_max)
 
     def changed(self, before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
-        """As of `Judge`."""
         return changed(before, asked)
 
     def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
-        """As of `Judge`."""
         profile = profile_of(mailbox)
         return quiet_until(profile.quiet, self.zone_of(profile.zone), now_ms) if profile.quiet else 0
 
     def unwanted(self, mailbox: Mailbox, broadcast: Broadcast) -> bool:
-        """As of `Judge`."""
         profile = None if mailbox.user_state is None else mailbox.user_state.profile
         if profile is None:
             return False
@@ -261,7 +263,6 @@ class PolicyJudge(Judge):
         return verdict is not None and verdict.decision is Decision.SUPPRESS
 
     def inbox_only(self, mailbox: Mailbox, broadcasts: Sequence[Broadcast]) -> frozenset[int]:
-        """As of `Judge`."""
         profile = profile_of(mailbox)
         if not profile.inbox_types:  # nearly always; categories are not for broadcasts
             return frozenset()
@@ -274,7 +275,6 @@ class PolicyJudge(Judge):
         return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
 
     def at_fire(self, timer: Timer, conditions: Conditions, mailbox: Mailbox, number: int | None, now_ms: int) -> Go | Drop | Again:
-        """As of `Judge`."""
         if conditions.step is not None:
             known = self._known_of_step(timer.envelope, conditions.since_ms, conditions.step, mailbox, number, now_ms)
             return at_fire(conditions, known, now_ms)

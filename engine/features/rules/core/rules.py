@@ -36,7 +36,7 @@
     template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.features.rules.core.jinja_content`
     locales = { de = { title = "..." } }        # and `variants`, see `engine.features.rules.core.content`
     ttl = "1h"                                  # not delivered after
-    window = "5m"                               # those of one collapse key become one, see `engine.core.mailbox.aggregation_window`
+    window = "5m"                               # those of one collapse key become one, see `engine.features.windows.core.aggregation`
     leading = true                              # the first of them is delivered at once
     summary = "{count} people commented"        # the text of that one
 

@@ -16,6 +16,7 @@ from engine.core.commit.judge import Closer
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.routing import slot_of
+from engine.features.windows.core.aggregation import due
 
 ENTRY_BYTES: Final = 210
 """Bytes of memory of a tracked mailbox: its key, its entries in table and heap. Measured with CPython 3.11; see the test of this module."""
@@ -114,7 +115,7 @@ class WindowCloser(Closer):
             mailbox = self.due.pop(key)
             taken.append(mailbox)
             if mailbox.windows is not None:
-                due = mailbox.windows.due(now_ms)
-                count += len(due)
-                size += sum(mailbox.windows.open[collapse].size for collapse in due)
+                ended = due(mailbox.windows, now_ms)
+                count += len(ended)
+                size += sum(mailbox.windows.open[collapse].size for collapse in ended)
         return taken

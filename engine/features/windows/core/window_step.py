@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from engine.config import Config
 from engine.core.commit.judge import Events
 from engine.core.journal.journal_records import Kept, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, WindowOutcome, Windows
+from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope
@@ -23,6 +23,8 @@ from engine.core.model.message import timer_effect_id
 from engine.core.wire.records import DUPLICATE, MERGED
 from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import ALONE, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
+from engine.features.windows.core import aggregation
+from engine.features.windows.core.aggregation import WindowOutcome
 from engine.features.windows.core.window_closer import WindowCloser
 
 
@@ -36,17 +38,17 @@ class WindowStep(PolicyStep):
     def _of(self, mailbox: Mailbox) -> Windows:
         windows = self._windows.get(mailbox.key)
         if windows is None:
-            windows = self._windows[mailbox.key] = Windows() if mailbox.windows is None else mailbox.windows.copy()
+            windows = self._windows[mailbox.key] = Windows() if mailbox.windows is None else aggregation.copy(mailbox.windows)
         return windows
 
     def close_due(self, mailbox: Mailbox) -> None:
         """Close the windows that are due, or extend them."""
         windows = self._of(mailbox)
-        for collapse in windows.due(self.now_ms):
+        for collapse in aggregation.due(windows, self.now_ms):
             self._close(mailbox, windows, collapse)
 
     def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
-        sent, ended = windows.close(mailbox.key, collapse)
+        sent, ended = aggregation.close(windows, mailbox.key, collapse)
         inbox_only = False
         if sent is not None and (sent.expires_ms <= self.now_ms or not (sent.envelope.retain or mailbox.connections)):
             sent = None
@@ -54,8 +56,8 @@ class WindowStep(PolicyStep):
             facts = facts_of(sent.envelope)
             verdict = self.summary(mailbox, facts)
             if verdict.decision is Decision.DEFER:
-                extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
-                windows.apply(extended)
+                extended = aggregation.extend(windows, mailbox.key, collapse, verdict.until_ms)
+                aggregation.apply(windows, extended)
                 self.records.append(extended)
                 self.against(mailbox.key, sent.envelope, verdict)
                 return
@@ -65,7 +67,7 @@ class WindowStep(PolicyStep):
                 self.against(mailbox.key, sent.envelope, verdict)
                 inbox_only = verdict.decision is Decision.INBOX
                 sent = sent if inbox_only else None
-        windows.apply(ended)
+        aggregation.apply(windows, ended)
         self.records.append(ended)
         if sent is not None:
             number, key = self._number(mailbox), mailbox.key
@@ -76,7 +78,6 @@ class WindowStep(PolicyStep):
         return seq
 
     def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
-        """As of `PolicyStep`."""
         merge = envelope.merge
         if merge is None:
             return 0
@@ -99,9 +100,10 @@ class WindowStep(PolicyStep):
         if window is not None and window.closes_ms <= self.now_ms:
             self._close(mailbox, windows, collapse)
         item = WindowItem(envelope, expires_ms, self.now_ms, timer)
-        outcome, counted = windows.offer(mailbox.key, item, self._windows_max(envelope), self.heads.get(mailbox.key, mailbox.head) + 1)
+        seq = self.heads.get(mailbox.key, mailbox.head) + 1
+        outcome, counted = aggregation.offer(windows, mailbox.key, item, self._windows_max(envelope), seq)
         if counted is not None:
-            windows.apply(counted)
+            aggregation.apply(windows, counted)
             self.records.append(counted)
         if outcome in (WindowOutcome.DELIVER, WindowOutcome.UNMERGED):
             return ALONE
@@ -119,18 +121,16 @@ class WindowJudge(PolicyJudge):
         self.closer = WindowCloser(config, mailboxes, memory)
 
     def step(self, records: Events, heads: dict[str, int], now_ms: int) -> WindowStep:
-        """As of `Judge`."""
         return WindowStep(self.config, self.zone_of, records, heads, now_ms)
 
     def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
-        """As of `Judge`."""
         if isinstance(record, Kept):
             if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
                 mailbox.windows = record.windows
             return
         if mailbox.windows is None:
             mailbox.windows = Windows()
-        if mailbox.windows.apply(record) and isinstance(record, Counted) and not record.seq:
+        if aggregation.apply(mailbox.windows, record) and isinstance(record, Counted) and not record.seq:
             # Without a number it is not remembered by `apply_stored`; the publisher's quick retry must still be recognised here.
             item = record.item
             mailbox.remember(item.envelope.id, 0, item.envelope.digest, self.config.recent_ids)

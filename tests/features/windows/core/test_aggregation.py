@@ -11,18 +11,11 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.mailbox.aggregation_window import (
-    ACTORS_MAX,
-    MARKS_MAX,
-    TEXT_CHARS_MAX,
-    Counted,
-    Ended,
-    WindowItem,
-    WindowOutcome,
-    Windows,
-)
+from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.model.constants import HIGH, LOW, NORMAL, PRIORITIES
 from engine.core.model.envelope import Envelope, Merge
+from engine.features.windows.core import aggregation
+from engine.features.windows.core.aggregation import ACTORS_MAX, MARKS_MAX, TEXT_CHARS_MAX, WindowOutcome
 
 KEY = "t:ann"
 WINDOWS_MAX = 3
@@ -51,16 +44,16 @@ def item_with_body(id_: str, at_ms: int, body: bytes) -> WindowItem:
 def offer(windows: Windows, *items: WindowItem) -> list[WindowOutcome]:
     outcomes = []
     for one in items:
-        outcome, record = windows.offer(KEY, one, WINDOWS_MAX)
+        outcome, record = aggregation.offer(windows, KEY, one, WINDOWS_MAX)
         if record is not None:
-            assert windows.apply(record)
+            assert aggregation.apply(windows, record)
         outcomes.append(outcome)
     return outcomes
 
 
 def close(windows: Windows, collapse: str = "likes") -> dict[str, Any] | None:
-    sent, record = windows.close(KEY, collapse)
-    assert windows.apply(record)
+    sent, record = aggregation.close(windows, KEY, collapse)
+    assert aggregation.apply(windows, record)
     if sent is None:
         return None
     told: dict[str, Any] = json.loads(b"{%b}" % sent.envelope.body)
@@ -73,8 +66,8 @@ def test_a_held_window_sends_one_summary_with_count_actors_and_times() -> None:
     windows = Windows()
     likes = [item(f"m{n}", 1000 + n, actor={"name": f"a{n % 7}"}, text="{actors[].name} and others: {count} likes") for n in range(9)]
     assert offer(windows, *likes) == [WindowOutcome.HELD] + [WindowOutcome.MERGED] * 8
-    assert windows.due(1299) == []
-    assert windows.due(1300) == ["likes"]
+    assert aggregation.due(windows, 1299) == []
+    assert aggregation.due(windows, 1300) == ["likes"]
     told = close(windows)
     assert told is not None
     assert (told["count"], told["first_ts"], told["last_ts"]) == (9, 1000, 1008)
@@ -98,7 +91,7 @@ def test_a_window_with_one_message_sends_that_message_as_it_is() -> None:
     windows = Windows()
     only = item("m1", 1000)
     offer(windows, only)
-    sent, _ = windows.close(KEY, "likes")
+    sent, _ = aggregation.close(windows, KEY, "likes")
     assert sent is not None
     assert (sent.envelope.id, sent.envelope.body) == ("m1", only.envelope.body)
 
@@ -149,7 +142,7 @@ def test_a_window_is_bounded_whatever_it_counts() -> None:
 def test_a_summary_is_as_urgent_as_the_most_urgent_and_lives_as_long_as_the_longest_living() -> None:
     windows = Windows()
     offer(windows, item("m1", 1000, priority=HIGH, expires_ms=5000), item("m2", 1001, priority=LOW, expires_ms=9000, retain=False))
-    sent, _ = windows.close(KEY, "likes")
+    sent, _ = aggregation.close(windows, KEY, "likes")
     assert sent is not None
     assert (sent.envelope.priority, sent.expires_ms, sent.envelope.retain) == (HIGH, 9000, True)
     assert json.loads(b"{%b}" % sent.envelope.body)["priority"] == "high"
@@ -169,7 +162,7 @@ def test_a_timer_counts_once_whatever_id_its_message_has() -> None:
 def test_numbers_beyond_those_of_python_stay_as_they_were_sent_and_cost_only_the_text() -> None:
     windows = Windows()
     offer(windows, item("m1", 1000, text="{count} likes"), item("m2", 1001, more=b',"context":[1e999,123456789012345678901234567890]'))
-    sent, _ = windows.close(KEY, "likes")
+    sent, _ = aggregation.close(windows, KEY, "likes")
     assert sent is not None
     assert b"[1e999,123456789012345678901234567890]" in sent.envelope.body
     assert b'"text"' not in sent.envelope.body
@@ -197,9 +190,9 @@ def test_deciding_changes_nothing() -> None:
     windows = Windows()
     offer(windows, item("m1", 1000))
     before = encode_windows(windows)
-    windows.offer(KEY, item("m2", 1001), WINDOWS_MAX)
-    windows.close(KEY, "likes")
-    copy = windows.copy()
+    aggregation.offer(windows, KEY, item("m2", 1001), WINDOWS_MAX)
+    aggregation.close(windows, KEY, "likes")
+    copy = aggregation.copy(windows)
     offer(copy, item("m3", 1002))
     close(copy)
     assert encode_windows(windows) == before
@@ -221,7 +214,7 @@ class Histories(RuleBasedStateMachine):
 
     def _commit(self, record: Counted | Ended) -> None:
         self.journal.append(msgspec.msgpack.encode(record))
-        assert self.windows.apply(record)
+        assert aggregation.apply(self.windows, record)
 
     @rule(
         collapse=st.sampled_from("abcd"),
@@ -231,7 +224,7 @@ class Histories(RuleBasedStateMachine):
         data=st.data(),
     )
     def offered(self, collapse: str, actor: Any, leading: bool, repeat: bool, data: st.DataObject) -> None:
-        for due in self.windows.due(self.now_ms):
+        for due in aggregation.due(self.windows, self.now_ms):
             self._close(due)
         if repeat and self.known:
             id_ = data.draw(st.sampled_from(sorted(self.known)))
@@ -240,7 +233,7 @@ class Histories(RuleBasedStateMachine):
             self.ids += 1
             id_ = f"m{self.ids}"
         one = item(id_, self.now_ms, collapse=collapse, actor=actor, leading=leading)
-        outcome, record = self.windows.offer(KEY, one, WINDOWS_MAX)
+        outcome, record = aggregation.offer(self.windows, KEY, one, WINDOWS_MAX)
         window = self.model.get(collapse)
         if window is not None and id_ in window["ids"]:
             assert outcome is WindowOutcome.DUPLICATE
@@ -265,7 +258,7 @@ class Histories(RuleBasedStateMachine):
         window["merged"].append((id_, actor, self.now_ms))
 
     def _close(self, collapse: str) -> None:
-        sent, record = self.windows.close(KEY, collapse)
+        sent, record = aggregation.close(self.windows, KEY, collapse)
         self._commit(record)
         window = self.model.pop(collapse)
         assert window["closes"] <= self.now_ms
@@ -294,10 +287,10 @@ class Histories(RuleBasedStateMachine):
     def time_passes(self, step_ms: int) -> None:
         self.now_ms += step_ms
 
-    @precondition(lambda self: self.windows.due(self.now_ms))
+    @precondition(lambda self: aggregation.due(self.windows, self.now_ms))
     @rule()
     def timer(self) -> None:
-        for collapse in self.windows.due(self.now_ms):
+        for collapse in aggregation.due(self.windows, self.now_ms):
             self._close(collapse)
 
     @rule(trim=st.booleans())
@@ -310,7 +303,7 @@ class Histories(RuleBasedStateMachine):
     def crash(self) -> None:
         self.windows = decode_windows(self.page)
         for entry in self.journal:
-            self.windows.apply(_record.decode(entry))
+            aggregation.apply(self.windows, _record.decode(entry))
 
     @invariant()
     def every_id_counts_at_most_once(self) -> None:
@@ -325,7 +318,7 @@ class Histories(RuleBasedStateMachine):
         """In the end every message of every window went out once."""
         if hasattr(self, "model"):
             self.now_ms += 1000
-            for collapse in self.windows.due(self.now_ms):
+            for collapse in aggregation.due(self.windows, self.now_ms):
                 self._close(collapse)
             assert {id_ for _, id_ in self.counted} == self.known.keys()
 
