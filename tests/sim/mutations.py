@@ -501,7 +501,7 @@ def a_retry_counts_again_in_its_window() -> Any:
             remember(self, id, seq, digest, recent_max)
 
     return both(
-        patched(WindowItem, "mark", property(lambda self: b"%d" % id(self))),
+        patched(aggregation, "mark_of", lambda item: b"%d" % id(item)),
         patched(Mailbox, "remember", forget),
         rewritten(journal._APPEND, (b"if #known > 0 then", b"if false then")),
     )
