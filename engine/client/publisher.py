@@ -95,7 +95,7 @@ class Publisher:
         timeout_s: float = 10.0,
         retry_for_s: float = 60.0,
         on_result: Callable[[Result], object] | None = None,
-        connections_max: int = 32,
+        connections_max: int = 100,
         ssl: SSLContext | None = None,
     ) -> None:
         address = parse_url(url)
