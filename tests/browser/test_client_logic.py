@@ -606,6 +606,24 @@ async def test_a_page_of_a_proxy_is_no_inbox(page: Page, scripted: ScriptedEngin
     assert refused == ["Refused", 200, "the answer is not an engine's"]
 
 
+@pytest.mark.parametrize("stands", ["before its answer", "within its answer"])
+async def test_a_request_whose_connection_stands_still_ends(page: Page, scripted: ScriptedEngine, stands: str) -> None:
+    await connect(page, scripted)
+    await page.evaluate(
+        """(within) => {
+          const timeout = AbortSignal.timeout.bind(AbortSignal);
+          AbortSignal.timeout = () => timeout(100);
+          window.fetch = async (url, { signal }) => {
+            const aborted = new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason)));
+            return within ? new Response(new ReadableStream({ pull: () => aborted })) : aborted;
+          };
+          client.inbox().catch(({ name, status }) => (window.refused = `${name} ${status}`));
+        }""",
+        stands == "within its answer",
+    )
+    await wait(page, "window.refused === 'Refused 0'")
+
+
 async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate(

@@ -1,5 +1,7 @@
 /** Requests to the engine's HTTP interface. */
 
+const TIMEOUT_MS = 30_000; // until an answer has come whole: a connection may stand still for ever
+
 /** An answer that is not a success, as `application/problem+json` states it. `status` 0: no answer. */
 export class Refused extends Error {
   /** @param {number} status @param {string} detail @param {number} [retryAfterMs] */
@@ -19,10 +21,11 @@ export function retryAfterMs({ headers }) {
 
 /** The body of a successful answer, null for a 204. @param {URL} url @param {RequestInit} init @returns {Promise<any>} @throws {Refused} */
 export async function request(url, init) {
-  const response = await fetch(url, init).catch((error) => {
+  const lost = (/** @type {any} */ error) => {
     throw new Refused(0, String(error.message ?? error));
-  });
-  const answer = await response.json().catch(() => null); // 204, or a proxy's own page
+  };
+  const response = await fetch(url, { signal: AbortSignal.timeout(TIMEOUT_MS), ...init }).catch(lost);
+  const answer = await response.json().catch((error) => (error instanceof SyntaxError ? null : lost(error))); // 204, or a proxy's own page
   if (response.ok && !answer && response.status !== 204) throw new Refused(response.status, "the answer is not an engine's");
   if (response.ok) return answer;
   throw refusalOf(response.status, answer, retryAfterMs(response));
