@@ -67,3 +67,9 @@ async def test_the_kotlin_client_keeps_its_promises() -> None:
         await keeps(first, "SharedArchiveFile" if SHARED.exists() else "ArchiveClassesAtExit")
         for promise in others:
             group.create_task(keeps(promise, "SharedArchiveFile"))
+
+
+def test_a_token_that_does_not_come_in_time_is_asked_for_again() -> None:
+    command = ["java", *MACHINE.split(), "-cp", built(), "LateTokensKt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.split(), done.returncode) == (["IOException", "TimeoutCancellationException", "ConnectException"], 0), done.stderr

@@ -15,7 +15,9 @@ import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.delay
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.isActive
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runInterruptible
@@ -40,6 +42,7 @@ import okhttp3.WebSocket
 import okhttp3.WebSocketListener
 
 private val REQUEST_TIME = 10.seconds
+internal var tokenTime: Duration = 30.seconds // of one call of `token`
 private const val ACKED_IDS = 100 // in one frame: it has 64 KiB at most, and an id 128 characters
 private const val REFUSALS_MAX = 2 // of a token, one after another: the first one is followed by another attempt at once
 private const val RETRY_AFTER_MAX = 86400.0 // seconds
@@ -58,7 +61,7 @@ private class TokenRefused(reason: String) : IOException(reason)
  * until then the engine keeps it and sends it again. The interface is docs/PROTOCOL-RECEIVING.md.
  *
  * @param url of the engine: http://127.0.0.1:8000
- * @param token asked before every connection
+ * @param token asked before every connection; cancelled after 30 s
  * @param onMessage called for each message, one after another, by [run]
  * @param onDisconnect why a connection ended, or could not be made
  * @param onGap these numbers are gone; 0 and 0: the engine does not know which
@@ -146,10 +149,9 @@ public class Client(
     /** Serves one connection until it ends. */
     private suspend fun connect(onWelcome: () -> Unit): Ended = coroutineScope {
         val bearer = try {
-            token()
-        } catch (cancelled: CancellationException) {
-            throw cancelled
-        } catch (error: Exception) { // whatever an HTTP client throws: the issuer of tokens may be back soon
+            bearer()
+        } catch (error: Exception) { // whatever an HTTP client throws, its time limit too: the issuer of tokens may be back soon
+            ensureActive()
             return@coroutineScope Ended(null, null, error)
         }
         val events = Channel<Event>(Channel.UNLIMITED) // the engine sends a window ahead of the acknowledgements, not more
@@ -192,6 +194,9 @@ public class Client(
             socket.cancel()
         }
     }
+
+    private suspend fun bearer(): String =
+        withTimeoutOrNull(tokenTime) { token() } ?: throw IOException("token() has given no token within $tokenTime")
 
     private fun request(bearer: String): Request {
         val query = url.toHttpUrl().newBuilder().addPathSegments("v1/ws")
@@ -280,14 +285,12 @@ public class Client(
             delay(pace.varied(pace.heartbeat / 3))
             try {
                 val request = Request.Builder().url(url.toHttpUrl().newBuilder().addPathSegments("v1/heartbeat").build())
-                    .header("Authorization", "Bearer ${token()}").header("X-Client-ID", name)
+                    .header("Authorization", "Bearer ${bearer()}").header("X-Client-ID", name)
                     .header("X-Last-Seq", synchronized(ledger) { ledger.handled }.toString()).build()
                 val after = runInterruptible(Dispatchers.IO) { http.newCall(request).execute().use { it.retryAfter() } }
                 after?.let { delay(it) }
-            } catch (cancelled: CancellationException) {
-                throw cancelled
             } catch (_: Exception) {
-                continue
+                currentCoroutineContext().ensureActive()
             }
         }
     }
