@@ -400,6 +400,9 @@ class Gateway:
         connection.owner = owner
         self._open_tokens.add(connection)
         connection.expires_ms = int(owner.expires_s * 1000)
+        left_ms = connection.expires_ms - self.wall_ms()
+        if left_ms < self.config.heartbeat_ms:  # it might be looked at later
+            self._schedule(connection, self.clock() + left_ms, once=True)
         members = memberships(owner)
         if members != connection.memberships:
             connection.memberships = members
@@ -694,13 +697,13 @@ class Gateway:
         self.pending_calls.repeat(~index)
 
     # -- Time. -------------------------------------------------------------------------------------------------------------
-    def _schedule(self, connection: Connection, due_ms: int) -> None:
-        """Look at the connection at this time, or a little later together with others."""
+    def _schedule(self, connection: Connection, due_ms: int, *, once: bool = False) -> None:
+        """Look at the connection at this time, or a little later together with others; `once`: beside the looks that follow each other."""
         own = max(due_ms // TICK_MS, self._ticks) + 1
         step = max(min((own - self._ticks) // _SLACK, _REST_MS // TICK_MS), 1)
         shared = -(-own // step) * step
         tick = shared if len(self._buckets.get(shared, ())) < _TOGETHER_MAX else own
-        self._buckets.setdefault(tick, []).append(connection.id)
+        self._buckets.setdefault(tick, []).append(~connection.id if once else connection.id)
         self._stirred.set()
 
     async def run(self) -> None:
@@ -747,10 +750,10 @@ class Gateway:
         while self._ticks < now_ms // TICK_MS:
             self._ticks += 1
             for number in self._buckets.pop(self._ticks, ()):
-                connection = self.connections.get(number)
+                connection = self.connections.get(max(number, ~number))
                 if connection is not None:
                     due_ms = connection.check(now_ms, wall_ms)
-                    if not connection.ended:
+                    if number >= 0 and not connection.ended:
                         self._schedule(connection, due_ms)
         for connection in list(self.backlog):
             connection.check_backlog(now_ms)

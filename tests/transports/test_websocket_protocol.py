@@ -421,6 +421,13 @@ async def test_an_expired_token_closes_4401_and_a_fresh_one_extends() -> None:
         assert (await frame_of(keeps, "pong"))["ts"] == 1
 
 
+async def test_a_fresh_token_that_expires_sooner_closes_4401_in_time() -> None:
+    async with edge_world() as world, world.connect() as socket, asyncio.timeout(10):
+        await frame_of(socket, "welcome")
+        await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=2)}))
+        assert (await closed_with(socket))[0] == 4401
+
+
 async def test_a_fresh_token_must_be_good_and_the_same_users() -> None:
     async with edge_world() as world, world.connect() as socket:
         await socket.send('{"type":"auth","token":"nonsense"}')
