@@ -288,7 +288,8 @@ async def test_the_keyboard_stays_on_a_button_that_has_done_its_work(page: Page,
 
 
 @pytest.mark.parametrize(
-    ("view", "path", "field"), [("dead-letters", "dead-letters", "#dead-tenant"), ("rules", "tenant-rules", "#rules-tenant")]
+    ("view", "path", "field"),
+    [("dead-letters", "dead-letters", "#dead-tenant"), ("rules", "tenant-rules", "#rules-tenant"), ("tenants", "topics", "#topic-tenant")],
 )
 async def test_a_late_answer_of_another_tenant_is_not_shown(page: Page, scripted: ScriptedEngine, view: str, path: str, field: str) -> None:
     await OperatorAnswers().serve(page)
@@ -298,7 +299,8 @@ async def test_a_late_answer_of_another_tenant_is_not_shown(page: Page, scripted
         letter = {"letter": "1-0", "id": "d1", "at": 1, "user": f"user of {tenant}", "type": "t", "attempts": 1, "reason": ""}
         version = {"version": 1, "state": "stored", "at": 1, "by": f"user of {tenant}", "rules": 1, "bytes": 1}
         about = {"revision": tenant, "source": "none", "active": 0, "staged": None, "changes": [], "edges": [], "rules": []}
-        return {"tenant": tenant, "total": 1, "dead_letters": [letter], **about, "versions": [version]}
+        topics = [{"topic": f"user of {tenant}", "subscribers": 1}]
+        return {"tenant": tenant, "total": 1, "dead_letters": [letter], **about, "versions": [version], "topics": topics}
 
     async def answer(route: Route) -> None:
         if "tenant=slow" in route.request.url:
@@ -321,6 +323,78 @@ async def test_a_late_answer_of_another_tenant_is_not_shown(page: Page, scripted
     await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
     await expect(shown).to_contain_text("user of fast")
     await expect(shown).not_to_contain_text("user of slow")
+
+
+async def test_a_late_text_of_another_tenants_rules_is_not_edited(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    held: list[Route] = []
+
+    async def answer(route: Route) -> None:
+        if "/versions/" in route.request.url:
+            held.append(route)
+        else:
+            about = {"revision": "r", "source": "none", "active": 0, "staged": None, "changes": [], "edges": [], "rules": []}
+            version = {"version": 1, "state": "stored", "at": 1, "by": route.request.url, "rules": 1, "bytes": 1}
+            await route.fulfill(json={**about, "versions": [version]})
+
+    await page.route("**/v1/tenant-rules**", answer)
+    await open_admin(page, scripted.url)
+    await page.evaluate("location.hash = 'rules/slow'")
+    await page.get_by_role("button", name="Edit of version 1").click()
+    await scripted.until(lambda: bool(held))
+    await page.evaluate("location.hash = 'rules/fast'")
+    await expect(page.locator("#rules-versions")).to_contain_text("tenant=fast")
+    async with page.expect_response("**/versions/**"):
+        await held[0].fulfill(body="# rules of slow")
+    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
+    await expect(page.locator("#rules-text")).to_have_value("")
+
+
+async def test_a_late_explanation_of_another_user_is_not_shown(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+
+    await page.route("**/v1/explain?**", hold)
+    await open_admin(page, scripted.url)
+    await page.evaluate("location.hash = 'users/default/ann'")
+    await page.get_by_role("button", name="Explain").click()
+    await scripted.until(lambda: bool(held))
+    await page.evaluate("location.hash = 'users/default/bob'")
+    await expect(page.locator("#user-explain")).to_contain_text("For bob")
+    async with page.expect_response("**/v1/explain?**"):
+        await held[0].fulfill(json={"results": [{"decision": "deliver", "reasons": [{"code": "muted", "detail": "by ann"}]}]})
+    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")
+    await expect(page.locator("#user-explain")).not_to_contain_text("by ann")
+
+
+async def test_letters_are_dropped_of_the_tenant_of_the_first_piece(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    answers.letters = letters(60)
+    await answers.serve(page)
+    held: list[Route] = []
+
+    async def drop(route: Route) -> None:
+        if held:
+            await route.fallback()
+        held.append(route)
+
+    await page.route("**/v1/dead-letters/drop?**", drop)
+    page.on("dialog", lambda dialog: dialog.accept())
+    await open_admin(page, scripted.url)
+    await see(page, "dead-letters")
+    await page.get_by_role("checkbox", name="Choose all").check()
+    await page.get_by_role("button", name="Drop chosen").click()
+    await scripted.until(lambda: bool(held))
+    async with page.expect_response("**/v1/dead-letters?tenant=other**"):
+        await page.get_by_role("textbox", name="Tenant").fill("other")
+        await page.locator("#view-dead-letters").get_by_role("button", name="Show", exact=True).click()
+    await expect(page.locator("#dead-letters tbody a").first).to_have_attribute("href", re.compile("users/other/"))
+    await held[0].fallback()
+    await scripted.until(lambda: len(held) == 2)
+    assert [one.request.url.partition("?")[2] for one in held] == ["tenant=default"] * 2
 
 
 async def test_two_clicks_show_older_dead_letters_once(page: Page, scripted: ScriptedEngine) -> None:

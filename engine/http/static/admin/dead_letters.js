@@ -3,7 +3,7 @@
 import { fromNow, make } from "../dom.js";
 import { count } from "./format.js";
 import { card, table } from "./table.js";
-import { attempt, noteElement, userAddress, View } from "./view.js";
+import { attempt, noteElement, userAddress, View, whileChosen } from "./view.js";
 
 const PAGE = 50;
 
@@ -52,8 +52,8 @@ export class DeadLetterView extends View {
       this.open();
     });
     this.moreButton.addEventListener("click", () => this.#load(this.#tenant, this.#after));
-    this.redriveButton.addEventListener("click", () => this.#settle(this.redriveButton, (letters) => this.#redrive(letters)));
-    this.dropButton.addEventListener("click", () => this.#settle(this.dropButton, (letters) => this.#drop(letters)));
+    this.redriveButton.addEventListener("click", () => this.#settle(this.redriveButton, (tenant, letters) => this.#redrive(tenant, letters)));
+    this.dropButton.addEventListener("click", () => this.#settle(this.dropButton, (tenant, letters) => this.#drop(tenant, letters)));
   }
 
   open() {
@@ -63,10 +63,9 @@ export class DeadLetterView extends View {
   /** @param {string} tenant @param {string} [after] @param {string} [news] Shown once they are loaded. */
   #load(tenant, after = "", news) {
     return attempt(this.note, after ? this.moreButton : null, async () => {
-      const load = ++this.#loads;
+      this.#loads++;
       const query = { user: this.user.value.trim(), after, limit: PAGE };
-      const { total, dead_letters: found, after: more } = await this.api.deadLetters(tenant, query);
-      if (load !== this.#loads) return this.note.textContent; // others were chosen meanwhile
+      const { total, dead_letters: found, after: more } = await whileChosen(() => this.#loads, this.api.deadLetters(tenant, query));
       this.#tenant = tenant;
       this.#letters = after ? [...this.#letters, ...found] : found;
       this.#after = more ?? "";
@@ -129,18 +128,18 @@ export class DeadLetterView extends View {
     return shown;
   }
 
-  /** @param {any} button @param {(letters: string[]) => Promise<string>} act */
+  /** @param {any} button @param {(tenant: string, letters: string[]) => Promise<string>} act */
   #settle(button, act) {
     return attempt(this.note, button, async () => {
-      const news = await act(this.#chosen);
+      const news = await act(this.#tenant, this.#chosen);
       await this.#load(this.#tenant, "", news);
       return this.note.textContent;
     }).then(() => this.#chosenChanged());
   }
 
-  /** @param {string[]} letters */
-  async #redrive(letters) {
-    const results = (await inPieces(letters, (piece) => this.api.redrive(this.#tenant, piece))).flat();
+  /** @param {string} tenant @param {string[]} letters */
+  async #redrive(tenant, letters) {
+    const results = (await inPieces(letters, (piece) => this.api.redrive(tenant, piece))).flat();
     /** @type {Record<string, number>} */
     const outcomes = {};
     for (const { status, reason } of results) {
@@ -150,10 +149,10 @@ export class DeadLetterView extends View {
     return `Redriven: ${Object.entries(outcomes).map(([outcome, number]) => `${number} ${outcome}`).join(", ")}.`;
   }
 
-  /** @param {string[]} letters */
-  async #drop(letters) {
+  /** @param {string} tenant @param {string[]} letters */
+  async #drop(tenant, letters) {
     if (!confirm(`Delete ${letters.length} dead ${letters.length === 1 ? "letter" : "letters"} for good?`)) return "Nothing was deleted.";
-    const dropped = await inPieces(letters, (piece) => this.api.drop(this.#tenant, piece));
+    const dropped = await inPieces(letters, (piece) => this.api.drop(tenant, piece));
     return `Dropped ${count(dropped.reduce((sum, more) => sum + more, 0))}.`;
   }
 }

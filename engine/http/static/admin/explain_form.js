@@ -3,11 +3,13 @@
 import { make } from "../dom.js";
 import { moment } from "./format.js";
 import { card, chip } from "./table.js";
-import { attempt, noteElement } from "./view.js";
+import { attempt, noteElement, whileChosen } from "./view.js";
 
 const KINDS = /** @type {Record<string, any>} */ ({ deliver: "good", suppress: "bad", conflict: "bad", defer: "warn", digest: "warn", merge: "warn" });
 
 export class ExplainForm {
+  /** @type {[string, string]} */ #of = ["", ""];
+
   /** @param {import("./admin_api.js").AdminApi} api */
   constructor(api) {
     this.api = api;
@@ -42,21 +44,22 @@ export class ExplainForm {
 
   /** @param {string} tenant @param {string} user */
   of(tenant, user) {
-    this.tenant = tenant;
-    this.user = user;
+    this.#of = [tenant, user];
     this.answer.replaceChildren();
     this.note.textContent = `For ${user}, as if it were published now. Nothing is sent.`;
   }
 
   async #ask() {
     const delay = this.delay.value.trim();
-    const { decision, reasons, until, seq } = await this.api.explain(String(this.tenant), {
-      user: this.user,
+    const [tenant, user] = this.#of;
+    const answer = this.api.explain(tenant, {
+      user,
       type: this.type.value.trim(),
       priority: this.priority.value,
       ...(this.category.value.trim() && { category: this.category.value.trim() }),
       ...(delay && { delay: Number(delay) }),
     });
+    const { decision, reasons, until, seq } = await whileChosen(() => this.#of, answer);
     const when = until ? ` until ${moment(until)}` : seq ? `, number ${seq}` : "";
     this.answer.replaceChildren(
       make("p", {}, chip(KINDS[decision] ?? "plain", decision), when),

@@ -3,7 +3,7 @@
 import { make } from "../dom.js";
 import { moment, span } from "./format.js";
 import { card } from "./table.js";
-import { attempt, noteElement } from "./view.js";
+import { attempt, noteElement, whileChosen } from "./view.js";
 
 const KINDS = /** @type {Record<string, string>} */ ({ acknowledged: "good", action_done: "good", dead_lettered: "bad", expired: "bad", action_failed: "bad", gap: "bad", suppressed: "warn", deferred: "warn" });
 const NONE = "This engine keeps no history (history_url). An id shows what is still known of that message.";
@@ -50,13 +50,12 @@ export class History {
 
   /** Show what became of one message. @param {string} tenant @param {string} user @param {string} id */
   look(tenant, user, id) {
-    const asked = (this.#of = [tenant, user]);
+    this.#of = [tenant, user];
     this.message.value = id;
     this.older.hidden = true;
     this.list.replaceChildren();
     return attempt(this.note, null, async () => {
-      const { state, timeline, history } = await this.api.timeline(tenant, user, id);
-      if (asked !== this.#of) return; // another one was chosen meanwhile
+      const { state, timeline, history } = await whileChosen(() => this.#of, this.api.timeline(tenant, user, id));
       this.list.replaceChildren(...timeline.map(step));
       this.element.scrollIntoView({ block: "nearest" });
       return `State: ${state}${history ? "; the history does not answer, so this is what memory has" : ""}`;
@@ -64,14 +63,13 @@ export class History {
   }
 
   #load() {
-    const asked = this.#of;
     return attempt(this.note, this.older, async () => {
       if (!this.kept) return NONE;
-      const { history, before } = await this.api.history(...this.#of, this.#before).catch((/** @type {any} */ error) => {
+      const answer = this.api.history(...this.#of, this.#before).catch((/** @type {any} */ error) => {
         if (error.status === 404) return { history: null }; // there is none, by the settings
         throw error;
       });
-      if (asked !== this.#of) return; // another one was chosen meanwhile
+      const { history, before } = await whileChosen(() => this.#of, answer);
       this.#before = before ?? "";
       this.older.hidden = !before;
       if (history === null) return NONE;

@@ -4,7 +4,7 @@ import { make } from "../dom.js";
 import { bytes, count, moment, short } from "./format.js";
 import { RulesEditor } from "./rules_editor.js";
 import { card, chip, facts, table } from "./table.js";
-import { attempt, noteElement, View } from "./view.js";
+import { attempt, noteElement, View, whileChosen } from "./view.js";
 
 const SHARES = [0, 0.01, 0.1, 0.5, 1];
 const SOURCES = /** @type {Record<string, string>} */ ({ stored: "a stored version", file: "the rules file", none: "there are none" });
@@ -36,9 +36,9 @@ export class RulesView extends View {
       location.hash = `rules${this.whose.value.trim() && `/${encodeURIComponent(this.whose.value.trim())}`}`;
     });
     this.editor = new RulesEditor({
-      dryRun: async (text) => this.#differences("Dry run of the text", await this.api.dryRunText(this.#tenant, text, EVENTS)),
+      dryRun: async (text) => this.#differences("Dry run of the text", await this.#asked(this.api.dryRunText(this.#tenant, text, EVENTS))),
       store: async (text, share) => {
-        const { version } = await this.api.storeRules(this.#tenant, text, share, this.#revision);
+        const { version } = await this.#asked(this.api.storeRules(this.#tenant, text, share, this.#revision));
         await this.#load();
         return `Stored as ${named(version)}.`;
       },
@@ -65,18 +65,24 @@ export class RulesView extends View {
   /** @param {string[]} words */
   open([chosen = ""] = []) {
     const tenant = this.#own || chosen;
-    if (tenant !== this.#tenant) this.editor.show("");
+    if (tenant !== this.#tenant) {
+      this.editor.show("");
+      for (const { body } of [this.about, this.rules, this.versions, this.changes]) body.replaceChildren();
+    }
     this.#tenant = this.whose.value = tenant;
     this.edges.card.hidden = tenant !== "";
     this.shown.hidden = true;
     attempt(this.note, null, () => this.#load());
   }
 
+  /** What the engine answers about the tenant. @template T @param {Promise<T>} answer */
+  #asked(answer) {
+    return whileChosen(() => this.#tenant, answer);
+  }
+
   /** @param {string} [news] */
   async #load(news) {
-    const tenant = this.#tenant;
-    const found = await this.api.rules(tenant);
-    if (tenant !== this.#tenant) return this.note.textContent; // another one was chosen meanwhile
+    const found = await this.#asked(this.api.rules(this.#tenant));
     this.#revision = found.revision;
     this.rollback.disabled = found.changes.length === 0;
     this.about.body.replaceChildren(about(found));
@@ -118,19 +124,19 @@ export class RulesView extends View {
 
   /** @param {number} version */
   async #text(version) {
-    const text = await this.api.rulesText(this.#tenant, version);
+    const text = await this.#asked(this.api.rulesText(this.#tenant, version));
     this.#show(`Text of ${named(version)}`, make("pre", { className: "json", tabIndex: 0, ariaLabel: `Text of ${named(version)}` }, text));
   }
 
   /** @param {number} version */
   async #edit(version) {
-    this.editor.show(await this.api.rulesText(this.#tenant, version));
+    this.editor.show(await this.#asked(this.api.rulesText(this.#tenant, version)));
     this.editor.text.focus();
   }
 
   /** @param {number} version */
   async #dryRun(version) {
-    this.#differences(`Dry run of ${named(version)}`, await this.api.dryRun(this.#tenant, version, EVENTS));
+    this.#differences(`Dry run of ${named(version)}`, await this.#asked(this.api.dryRun(this.#tenant, version, EVENTS)));
   }
 
   /** @param {string} title @param {any} found */
@@ -170,7 +176,7 @@ export class RulesView extends View {
 
   /** @param {any} button @param {() => Promise<any>} act @param {(active: number) => string} news */
   #change(button, act, news) {
-    return attempt(this.note, button, async () => this.#load(news((await act()).active)));
+    return attempt(this.note, button, async () => this.#load(news((await this.#asked(act())).active)));
   }
 }
 

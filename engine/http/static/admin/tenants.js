@@ -3,7 +3,7 @@
 import { make } from "../dom.js";
 import { bytes, count } from "./format.js";
 import { card, chip, table } from "./table.js";
-import { attempt, noteElement, View } from "./view.js";
+import { attempt, noteElement, View, whileChosen } from "./view.js";
 
 /** Figures, with the settings that limit them. */
 const FIGURES = [
@@ -16,6 +16,8 @@ const NEARLY = 0.9;
 
 export class Tenants extends View {
   #after = "";
+  #chosen = ""; // the tenant whose topics are shown
+  #loads = 0; // the last one counts
   /** @type {any[]} */ #topics = [];
 
   /** @param {import("./admin_api.js").AdminApi} api @param {string} tenant */
@@ -40,14 +42,14 @@ export class Tenants extends View {
     this.element.append(this.list.card, this.topics.card);
     form.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
-      this.#load("");
+      this.#load(this.tenant.value.trim());
     });
-    this.more.addEventListener("click", () => this.#load(this.#after));
+    this.more.addEventListener("click", () => this.#load(this.#chosen, this.#after));
   }
 
   open() {
     attempt(this.note, null, () => this.#showTenants());
-    this.#load("");
+    this.#load(this.tenant.value.trim());
   }
 
   async #showTenants() {
@@ -71,15 +73,21 @@ export class Tenants extends View {
     const button = make("button", { type: "button", className: "name", ariaLabel: `Topics of ${tenant}` }, tenant);
     button.addEventListener("click", () => {
       this.tenant.value = tenant;
-      this.#load("");
+      this.#load(tenant);
     });
     return button;
   }
 
-  /** @param {string} after */
-  #load(after) {
+  /** @param {string} tenant @param {string} [after] */
+  #load(tenant, after = "") {
+    if (tenant !== this.#chosen) {
+      this.topics.body.replaceChildren();
+      this.more.hidden = true;
+    }
+    this.#chosen = tenant;
+    this.#loads++;
     return attempt(this.topicNote, this.more, async () => {
-      const { topics, total, after: next } = await this.api.topics(this.tenant.value.trim(), after);
+      const { topics, total, after: next } = await whileChosen(() => this.#loads, this.api.topics(tenant, after));
       this.#topics = after ? [...this.#topics, ...topics] : topics;
       this.#after = next ?? "";
       this.more.hidden = !next;

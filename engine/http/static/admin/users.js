@@ -4,7 +4,7 @@ import { make } from "../dom.js";
 import { ExplainForm } from "./explain_form.js";
 import { History } from "./history.js";
 import { userCards } from "./user_cards.js";
-import { attempt, noteElement, userAddress, View } from "./view.js";
+import { attempt, noteElement, userAddress, View, whileChosen } from "./view.js";
 
 export class Users extends View {
   #tenant = "";
@@ -55,8 +55,7 @@ export class Users extends View {
     [this.#tenant, this.#user] = [tenant, user];
     [this.tenant.value, this.user.value] = [tenant, user];
     attempt(this.note, this.button, async () => {
-      const report = await this.api.user(tenant, user);
-      if (tenant !== this.#tenant || user !== this.#user) return; // another one was chosen meanwhile
+      const report = await whileChosen(() => userAddress(this.#tenant, this.#user), this.api.user(tenant, user));
       this.cards.replaceChildren(...userCards(report, (id) => this.history.look(tenant, user, id)));
       this.around.hidden = false;
       this.explain.of(tenant, user);

@@ -24,6 +24,23 @@ export class View {
   show(_status) {}
 }
 
+/** Why an answer is not shown. */
+class Outdated extends Error {}
+
+/**
+ * An answer, which throws where something else is chosen by then: `attempt` shows neither it nor its failure.
+ * @template T
+ * @param {() => unknown} chosen What it is about. @param {Promise<T>} answer
+ */
+export async function whileChosen(chosen, answer) {
+  const before = chosen();
+  try {
+    return await answer;
+  } finally {
+    if (chosen() !== before) throw new Outdated();
+  }
+}
+
 /**
  * Carry out what a control asks for; what goes wrong is shown beside it.
  * @param {any} note Element for the outcome, with the role `status`. @param {any} control Disabled meanwhile. @param {() => Promise<string | void>} act Returns what to show.
@@ -35,8 +52,10 @@ export async function attempt(note, control, act) {
   try {
     note.textContent = (await act()) ?? "";
   } catch (error) {
-    note.classList.add("problem");
-    note.textContent = /** @type {any} */ (error).message;
+    if (!(error instanceof Outdated)) {
+      note.classList.add("problem");
+      note.textContent = /** @type {any} */ (error).message;
+    }
   }
   if (control) control.disabled = false;
   if (held && document.activeElement === document.body) control.focus(); // a disabled one loses the keyboard
