@@ -433,7 +433,9 @@ class FakeScheduler:
     def _schedule(self, record: wire.Schedule) -> wire.TimerAnswer:
         if status := self.schedule_refused.get(record.timer.envelope.id, self.schedule_status):
             return wire.TimerAnswer(record.ref, status)
-        known = self.known.get((record.timer.key, record.timer.envelope.id))
+        asked = record.timer.key, record.timer.envelope.id
+        armed = (one for one in self.timers.values() if (one.key, one.envelope.id) == asked and one.sid != record.timer.sid)
+        known = self.known.get(asked) or (next(armed, None) if record.idempotent else None)
         if known is not None:
             gone = known.sid in self.fired
             return wire.TimerAnswer(record.ref, wire.DUPLICATE, [] if gone else [known], known.sid if gone else "")

@@ -1,8 +1,8 @@
 """The copy of a message that comes back when a snooze ends: a delayed message like any other, which `replaces` the one it was made of.
 
-Its id names the message by its number, with the epoch: numbers repeat after lost data; and the time. So a repeated request schedules
-nothing twice, and a message that comes back can be snoozed again: it has a number of its own. One whose copy was cancelled, or has come,
-and that is snoozed for the same time once more, gets a copy with another id.
+Its id names the message by its number, with the epoch: numbers repeat after lost data. So one copy of a message waits, whatever devices
+ask for, and a message that comes back can be snoozed again: it has a number of its own. One whose copy was cancelled, or has come, and
+that is snoozed once more, gets a copy with another id.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def copy_of(key: str, event_id: str, body: bytes, until_ms: int, ttl_ms: int, tu
     Args:
         body: its members, as the inbox has them.
         ttl_ms: how long the copy waits for the user.
-        turn: so many copies for this time are gone.
+        turn: so many copies are gone.
     """
     members = _MEMBERS.decode(b"{%b}" % body)
     kept = {"replaces": members["id"]} | {name: value for name, value in members.items() if name not in _OWN}
     priority = PRIORITIES.index(_TEXT.decode(members["priority"])) if "priority" in members else NORMAL
-    id = f"{PREFIX}{event_id}:{until_ms}" + (f":{turn}" if turn else "")
+    id = f"{PREFIX}{event_id}" + (f":{turn}" if turn else "")
     envelope = republished(id, kept, priority)
     return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
 

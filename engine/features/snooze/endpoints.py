@@ -12,13 +12,13 @@ answer, and neither the schedulers nor the shards know of snoozes. The original 
                                                 replaces it when it comes
     after the mark, before the answer           it is away                  changes nothing
 
-Two devices that snooze one message for different times at the same moment may both get a copy. Otherwise the later request moves the time.
+The later request moves the time, also where two devices snooze one message at the same moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +46,7 @@ from engine.publish import media_types
 from engine.publish.drafts import due_of
 
 _COPIES_MAX: Final = 8
-"""Copies of a message for one time: the application may cancel them."""
+"""Copies of a message: the application may cancel them."""
 
 
 class _Snooze(Struct, forbid_unknown_fields=True, gc=False):
@@ -116,6 +116,8 @@ class Snoozes:
                     raise
                 refused, results = problem, problem.members["results"]
             scheduled |= {row.seq for row, result in zip(rows, results, strict=True) if result.get("scheduled_at")}
+            others = {result["id"]: result["scheduled_id"] for result in results if result.get("scheduled_at", until_ms) != until_ms}
+            await self._reschedule(key, others, until_ms)  # another device has scheduled them just now
             if refused is not None:
                 return scheduled, refused
             rows = [row for row in rows if row.seq not in scheduled]
@@ -139,11 +141,14 @@ class Snoozes:
     async def _move(self, key: str, ids: Sequence[str], until_ms: int) -> set[str]:
         """Give those of these messages that are away another time. Returns their ids, without those that have just come back."""
         timers = await self._timers(key)
-        found = {id: timers[id] for id in ids if id in timers}
+        return await self._reschedule(key, {id: timers[id].sid for id in ids if id in timers}, until_ms)
+
+    async def _reschedule(self, key: str, sids: Mapping[str, str], until_ms: int) -> set[str]:
+        """Give timers, by ids of messages, another time. Returns the ids of those that have not fired."""
         tenant = split_key(key)[0]
-        answers = await asyncio.gather(*(self._shard_client.reschedule(tenant, timer.sid, until_ms) for timer in found.values()))
+        answers = await asyncio.gather(*(self._shard_client.reschedule(tenant, sid, until_ms) for sid in sids.values()))
         moved = set()
-        for id, answer in zip(found, answers, strict=True):
+        for id, answer in zip(sids, answers, strict=True):
             if answer.status not in (NOT_FOUND, ALREADY_FIRED):
                 raise_unless_ok(answer)
                 moved.add(id)
