@@ -733,7 +733,7 @@ class FakeQuestions(QuestionStore):
     async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:
         return self.asked.setdefault((key, id), Asked(stored, None))
 
-    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
+    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int, votes: int | None = None) -> GivenAnswer | None:
         asked = self.asked.get((key, id))
         if asked is None:
             return None

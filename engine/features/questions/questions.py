@@ -26,7 +26,8 @@ its deadline, which is told.
 
 Every edge looks each second for questions that are due, and at once when it has stored an answer. It takes them with a lease, so usually
 one edge does the work; when two do, the ids of what they publish are the same. An answer that comes after the deadline meets the default:
-an edge that reads an open question after its deadline stores the default first.
+an edge that reads an open question after its deadline stores the default first. An answer of a member that is stored before the default
+counts: the default is stored with the number of answers that were counted, and counted again where that is another.
 
 The deadline is by the clock of the edge that looks. Clocks that differ move it by their difference; there is one answer anyway.
 """
@@ -54,7 +55,7 @@ from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
 from engine.features.questions.core import DEADLINE, WITHDRAWN, GivenAnswer, agreed, answer_at_deadline, answer_of, withdrawal
 from engine.features.questions.outcome import action_of, event_of, outcome_of
-from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
+from engine.features.questions.store import Asked, MoreVotes, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import OpenedQuestions
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests
@@ -228,20 +229,26 @@ class Questions:
         asked = await self._store.read(key, id)
         if asked is None:
             raise not_found("no question with this id is known")
-        if asked.answer is None and (answer := await self._due(key, id, asked.stored.question)) is not None:
-            asked = Asked(asked.stored, await self._decide(key, id, answer))
-        return asked
+        return asked if asked.answer is not None else Asked(asked.stored, await self._end(key, id, asked.stored.question))
 
-    async def _due(self, key: str, id: str, question: Question) -> GivenAnswer | None:
-        """The answer that an open question is to have now: what members agreed on before an edge died, or the default. Raises Problem."""
-        answer = agreed(question, (await self._store.votes(key, id)).values()) if question.counts else None
-        if answer is None and question.deadline <= self._gateway.wall_ms():
-            return answer_at_deadline(question)
-        return answer
+    async def _end(self, key: str, id: str, question: Question) -> GivenAnswer | None:
+        """End an open question that is to have its answer now: what members agreed on before an edge died, or the default.
 
-    async def _decide(self, key: str, id: str, answer: GivenAnswer) -> GivenAnswer:
-        """Store this answer, unless there is one; returns the one that is stored. Raises Problem."""
-        winner = await self._store.decide(key, id, answer, self._gateway.wall_ms())
+        Returns the answer that is stored, None for a question that stays open. Raises Problem.
+        """
+        while True:
+            votes = await self._store.votes(key, id) if question.counts else {}
+            answer = agreed(question, votes.values()) if question.counts else None
+            if answer is None and question.deadline <= self._gateway.wall_ms():
+                answer = answer_at_deadline(question)
+            try:
+                return None if answer is None else await self._decide(key, id, answer, len(votes))
+            except MoreVotes:
+                continue
+
+    async def _decide(self, key: str, id: str, answer: GivenAnswer, votes: int | None = None) -> GivenAnswer:
+        """Store this answer, unless there is one; returns the one that is stored. Raises Problem; MoreVotes as the storage does."""
+        winner = await self._store.decide(key, id, answer, self._gateway.wall_ms(), votes)
         if winner is None:
             raise not_found("no question with this id is known")
         self._stirred.set()
@@ -329,11 +336,10 @@ class Questions:
             return
         now_ms, question, answer = self._gateway.wall_ms(), asked.stored.question, asked.answer
         if answer is None:
-            due = await self._due(key, id, question)
-            if due is None:
-                await self._store.look_again(key, id, question.deadline)
-                return
-            answer = await self._decide(key, id, due)
+            answer = await self._end(key, id, question)
+        if answer is None:
+            await self._store.look_again(key, id, question.deadline)
+            return
         over_ms = answer.at + self._config.question_keep_s * 1000
         if now_ms >= over_ms:
             await self._store.forget(key, id)

@@ -79,6 +79,10 @@ _answer: Final = msgspec.msgpack.Decoder(GivenAnswer)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+class MoreVotes(Exception):
+    """Members have answered since their answers were counted."""
+
+
 class QuestionStore:
     """The questions of all users.
 
@@ -106,10 +110,19 @@ class QuestionStore:
             raise TooMany
         return Asked(stored, None) if reply[0] == b"OK" else _asked(reply[1], reply[2] or None)
 
-    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
-        """Store the answer, unless there is one. Returns the one that is stored; None without the question. Raises StorageUnavailable."""
-        keys = [questions_key(key), answers_key(key), QUESTIONS_DUE_KEY]
-        reply = await _DECIDE.run(self._of(key), keys, [id, _encode(answer), _member(key, id), now_ms], self._replicas)
+    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int, votes: int | None = None) -> GivenAnswer | None:
+        """Store the answer, unless there is one. Returns the one that is stored; None without the question.
+
+        Args:
+            votes: how many the answer follows from; None: from none.
+
+        Raises StorageUnavailable; MoreVotes: there are others by now, and nothing is stored.
+        """
+        keys = [questions_key(key), answers_key(key), QUESTIONS_DUE_KEY, votes_key(key, id)]
+        arguments = [id, _encode(answer), _member(key, id), now_ms, "" if votes is None else votes]
+        reply = await _DECIDE.run(self._of(key), keys, arguments, self._replicas)
+        if reply[0] == b"MORE":
+            raise MoreVotes
         if reply[0] == b"NONE":
             return None
         return answer if reply[0] == b"OK" else _answer.decode(reply[1])

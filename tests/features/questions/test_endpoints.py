@@ -23,6 +23,7 @@ from engine.errors import Overloaded, StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, questions_key, votes_key
 from engine.features.questions.questions import Questions
+from engine.features.questions.store import QuestionStore
 from engine.store.keys import SUBSCRIBERS_PREFIX
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
@@ -301,6 +302,24 @@ async def test_an_answer_that_meets_the_end_of_its_question_counts_no_more(world
     assert (late.status_code, late.json().get("reason")) == (409, "withdrawn")
     assert (await vote(world, "u2", "yes")).status_code == 409
     assert (await vote(world, "u1", "yes")).status_code == 200, "it was counted in time"
+
+
+async def test_an_answer_that_is_stored_before_the_default_counts(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between the look of another edge at the answers, after the deadline, and the default that this edge stores."""
+    await ask_topic(world, 2, deadline=60)
+    assert (await vote(world, "u1", "yes")).status_code == 200
+    deadline_ms = (await look_topic(world))["deadline"]
+    store = world.questions
+
+    async def meets_another(key: str, id: str) -> Any:
+        found = await QuestionStore.votes(store, key, id)
+        assert "u2" in (await store.vote(key, id, GivenAnswer("yes", deadline_ms - 1, "u2"), 9) or {})
+        return found
+
+    monkeypatch.setattr(store, "votes", meets_another)
+    monkeypatch.setattr(world.gateway, "wall_ms", lambda: deadline_ms)
+    found = await look_topic(world)
+    assert (found["state"], found["answer"], found["by"]) == ("answered", "yes", "u2")
 
 
 # -- Ids and the deadline. ---------------------------------------------------------------------------------------------
