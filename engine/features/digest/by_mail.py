@@ -9,7 +9,8 @@
 A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. One that
 was cancelled is armed again under an id that follows from its own, and after some times under a new one. A zone that the application
 changes holds from the next time on: the timer of the old time finds that it is none, and arms the next. A timer has the time of the last
-digest (`ts`), which is handed on to one of another time: what came between the two is in the next digest.
+digest (`ts`), which is handed on to one of another time: what came between the two is in the next digest. One that is late has what came
+until its time.
 
 | what dies | effect |
 |---|---|
@@ -60,8 +61,8 @@ _ID: Final = "digest-"
 _ARMED_MAX: Final = 8
 """So often the timer of one time is armed under an id that follows from it: an erasure cancels it, and its user may come back."""
 
-MakeDigest = Callable[[str, int], Awaitable[dict[str, Any]]]
-"""(mailbox key, since when) -> as the answer of `GET /v1/digest`. Raises StorageUnavailable, Overloaded, Unavailable."""
+MakeDigest = Callable[[str, int, int], Awaitable[dict[str, Any]]]
+"""(mailbox key, since when, until when) -> as the answer of `GET /v1/digest`. Raises StorageUnavailable, Overloaded, Unavailable."""
 
 
 class _Claims(Struct, tag_field="use", tag="no-digest"):
@@ -120,7 +121,7 @@ class MailDigests:
             return
         now_ms, zone = self._wall_ms(), zone_here(profile.zone)
         due_ms = next_due(profile.mail_digest, zone, max(now_ms, told_ms))
-        since_ms = since_ms or await self._since(key) or last_due(profile.mail_digest, zone, due_ms)
+        since_ms = since_ms or await self._since(key, due_ms) or last_due(profile.mail_digest, zone, due_ms)
         id = f"{_ID}{due_ms}"
         name = f"{key}\n{id}"
         envelope = Envelope(id, b"", LOW, True, b'"id":"%b","ts":%d,"type":"digest"' % (id.encode(), since_ms))
@@ -134,11 +135,15 @@ class MailDigests:
         timer = msgspec.structs.replace(timer, sid=timer_id(key, self._shard_client.new_timer_name()))
         await self._shard_client.schedule_all([timer], STEPS)
 
-    async def _since(self, key: str) -> int:
-        """When the user's last digest was, by the timers that wait for the next; 0 without one. Raises Overloaded, Unavailable."""
+    async def _since(self, key: str, before_ms: int) -> int:
+        """When the user's last digest before this time was, by the timers that wait for the next; 0 without one.
+
+        Raises Overloaded, Unavailable.
+        """
         channel = f"channel://{CHANNEL}"
         waiting = [timer async for timer in self._shard_client.every_timer(key) if timer.action and timer.action.target == channel]
-        return max((_ts_of(b"{%b}" % timer.envelope.body) for timer in waiting), default=0)
+        known = (_ts_of(b"{%b}" % timer.envelope.body) for timer in waiting)
+        return max((ts for ts in known if ts < before_ms), default=0)
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""
@@ -155,13 +160,14 @@ class MailDigests:
                 due_ms = int(action.id.removeprefix(_ID))
             else:  # of a redriven one, whose message has another id, it is the last time before
                 due_ms = last_due(profile.mail_digest, zone, action.due_ms + 1)
-            since_ms = _ts_of(action.body) or last_due(profile.mail_digest, zone, due_ms)
+            # Since it was armed, there may have been one at another time.
+            since_ms = max(_ts_of(action.body), await self._since(key, due_ms)) or last_due(profile.mail_digest, zone, due_ms)
             is_due = next_due(profile.mail_digest, zone, due_ms - 1) == due_ms
             await self.arm(key, profile, due_ms, due_ms if is_due else since_ms)
             email = (await self._addresses.read(key)).email
             if not email or not is_due:
                 return
-            found = await self._digest(key, since_ms)
+            found = await self._digest(key, since_ms, due_ms)
             if found["lines"]:
                 link = await self._link(action)
                 await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email, key)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
@@ -98,9 +99,9 @@ class Digests:
         limit = _number(query, "limit", self._config.digest_lines, 1, self._config.digest_lines_max)
         return await self._one(key, since, limit, returned=False) or {}
 
-    async def for_mail(self, key: str, since_ms: int) -> dict[str, Any]:
-        """The digest by mail of what came since then. Raises StorageUnavailable, Overloaded, Unavailable."""
-        return await self._one(key, since_ms, self._config.digest_lines, returned=False, channel=DIGEST_CHANNEL) or {}
+    async def for_mail(self, key: str, since_ms: int, until_ms: int) -> dict[str, Any]:
+        """The digest by mail of what came between these times. Raises StorageUnavailable, Overloaded, Unavailable."""
+        return await self._one(key, since_ms, self._config.digest_lines, returned=False, until=until_ms, channel=DIGEST_CHANNEL) or {}
 
     def on_return(self, connection: Connection) -> None:
         """A client came back that wants a digest, and something is pending."""
@@ -116,7 +117,9 @@ class Digests:
         if digest is not None and not connection.ended:
             connection.write_frame("digest", msgspec.json.encode({"type": "digest", **digest}))
 
-    async def _one(self, key: str, since: int, limit: int, *, returned: bool, channel: str = "") -> dict[str, Any] | None:
+    async def _one(
+        self, key: str, since: int, limit: int, *, returned: bool, until: float = math.inf, channel: str = ""
+    ) -> dict[str, Any] | None:
         """A digest; None for a client that came back and missed little."""
         if self._waiting >= self._config.digests_waiting_max:
             raise Overloaded("too many digests are being made", _BUSY_MS)
@@ -128,7 +131,7 @@ class Digests:
             async with self._turn:
                 now_ms = self._gateway.wall_ms()
                 size = len(backlog.rows) + len(stored)
-                messages = await _aside(size, _read, backlog, stored, since)
+                messages = await _aside(size, _read, backlog, stored, since, until)
                 if returned and not self._is_due(messages, now_ms):
                     return None
                 found = await _aside(size, sort_out, messages, backlog.profile, backlog.active_ms, now_ms, channel)
@@ -150,7 +153,7 @@ async def _aside(size: int, work: Callable[P, T], *arguments: P.args, **named: P
     return work(*arguments, **named) if size < _THREAD_MIN else await asyncio.to_thread(work, *arguments, **named)
 
 
-def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int) -> list[Missed]:
+def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until: float) -> list[Missed]:
     kept = frozenset(backlog.acked)  # whenever they expire
     rows: dict[int, BacklogRow] = {}
     for one in stored:
@@ -163,7 +166,7 @@ def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int) -> li
         for row in rows.values()
     )
     # A delayed one happened before it came, and so did one of a source that was behind.
-    return [missed for accepted_ms, missed in every if max(missed.at_ms, accepted_ms) >= since]
+    return [missed for accepted_ms, missed in every if since <= max(missed.at_ms, accepted_ms) < until]
 
 
 def _digest(found: Sorted, groups: list[list[int]] | None, backlog: BacklogIs, since: int, limit: int, now_ms: int) -> dict[str, Any]:

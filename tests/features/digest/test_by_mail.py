@@ -27,6 +27,7 @@ from tests.support.shard_world import World
 
 WEEKLY = {"at": "08:00", "days": ["mon", "thu"]}
 ANN = "ann@example.org"
+DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -152,13 +153,12 @@ async def test_a_digest_that_was_given_up_is_sent_when_it_is_redriven(world: Edg
     await choose(world, mail_digest={"at": "08:00"})
     await world.publish(retain=True)
     (timer,) = armed(world)
-    now_ms = world.gateway.wall_ms()
     redriven = msgspec.structs.replace(
-        timer, due_ms=now_ms, envelope=msgspec.structs.replace(timer.envelope, id="redrive:0123456789abcdef0123456789abcdef")
+        timer, due_ms=timer.due_ms + 1, envelope=msgspec.structs.replace(timer.envelope, id="redrive:0123456789abcdef0123456789abcdef")
     )
     await fall_due(world, redriven)
     assert len(mails.to(ANN)) == 1
-    assert [one.due_ms for one in armed(world)] == [timer.due_ms], "the next one is armed already"
+    assert [one.due_ms for one in armed(world)] == [timer.due_ms, timer.due_ms + DAY_MS]
 
 
 async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(world: EdgeWorld, mails: MailServer) -> None:
@@ -180,6 +180,33 @@ async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(
 def clock(world: EdgeWorld, hours_ago: int) -> str:
     """The local time so long ago, in UTC."""
     return f"{datetime.fromtimestamp(world.gateway.wall_ms() / 1000 - hours_ago * 3600, UTC):%H:%M}"
+
+
+async def test_a_late_digest_leaves_what_came_since_its_time_to_the_next(world: EdgeWorld, mails: MailServer) -> None:
+    """Its timer, or the mail server, was late."""
+    await choose(world, mail_digest={"at": clock(world, 1)}, zone="UTC")
+    (first,) = armed(world)
+    late = msgspec.structs.replace(
+        first, due_ms=first.due_ms - DAY_MS, envelope=msgspec.structs.replace(first.envelope, id=f"digest-{first.due_ms - DAY_MS}")
+    )
+    await world.publish(retain=True)
+    for timer in (late, first):
+        await fall_due(world, timer)
+    assert len(mails.to(ANN)) == 1
+
+
+async def test_a_digest_moved_there_and_back_tells_nothing_twice(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": clock(world, 2)}, zone="UTC")
+    (later,) = armed(world)
+    await choose(world, mail_digest={"at": clock(world, 4)})
+    sooner = armed(world)[0]
+    assert sooner.due_ms < later.due_ms
+    await world.publish(retain=True)
+    await fall_due(world, sooner)
+    assert len(mails.to(ANN)) == 1
+    await choose(world, mail_digest={"at": clock(world, 2)})
+    await fall_due(world, later)
+    assert len(mails.to(ANN)) == 1, "it was told"
 
 
 @pytest.mark.parametrize("by_application", [False, True])
