@@ -92,7 +92,12 @@ class StepDeliveries:
             if not found.email:
                 raise NobodyToReach("no_address: email")
             await self._count(target, action)
-            await self._email.send(action, found.email)
+            try:
+                await self._email.send(action, found.email)
+            except ActionFailed:
+                if action.cap is not None:
+                    await self._addresses.uncount_told(mailbox_key(action.tenant, action.user), target.channel, action.cap, action.key)
+                raise
         elif target.channel not in ("apprise", "push"):
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
         elif not target.host:

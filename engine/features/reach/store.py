@@ -87,15 +87,24 @@ class AddressStore:
 
     async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
         """Whether the user is told of a step, which counts then; false where the cap is reached. A step that was counted is told again."""
-        name = channels_told_key(_digest(f"{key}\n{cap.category}\n{channel}"))
-        reply = await _COUNT.run(self._client, [name], [_digest(step), cap.most, cap.span_ms], self._replicas)
+        arguments = [_digest(step), cap.most, cap.span_ms]
+        reply = await _COUNT.run(self._client, [_told_key(key, channel, cap)], arguments, self._replicas)
         return int(reply[1]) == 1
+
+    async def uncount_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> None:
+        """The user was not told of the step, which counts no more."""
+        with StorageCalls("addresses"):
+            await self._client.zrem(_told_key(key, channel, cap), _digest(step))
 
     async def _stored(self, key: str) -> bytes:
         tenant, user = split_key(key)
         with StorageCalls("addresses"):
             stored: Any = await self._client.hget(channels_key(tenant), user)
         return stored or b""
+
+
+def _told_key(key: str, channel: str, cap: ChannelCap) -> str:
+    return channels_told_key(_digest(f"{key}\n{cap.category}\n{channel}"))
 
 
 def _digest(key: str) -> str:

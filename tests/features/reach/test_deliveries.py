@@ -128,6 +128,18 @@ async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redi
     assert told[-1][1] == "cap: email: the user got 2 of news in 1 d"
 
 
+async def test_a_mail_that_is_refused_for_good_leaves_its_cap_to_the_next(redis_client: Redis) -> None:
+    told, cap = Told(), ChannelCap("news", 1, 86_400_000)
+    with mail_server() as mails:
+        mails.answers = ["552 too large"]
+        async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
+            await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
+            for number in range(2):
+                await due(redis_client, "channel://email", number, cap)
+                await until(lambda number=number: len(told) == number + 1)  # type: ignore[misc]
+    assert [event for event, _ in told] == ["step_failed", "step_done"]
+
+
 @pytest.mark.parametrize("channel", ["email", "apprise", "push"])
 async def test_a_step_that_reaches_nobody_says_which_address_is_missing(redis_client: Redis, channel: str) -> None:
     told = Told()
