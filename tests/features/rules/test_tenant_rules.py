@@ -12,7 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.core.model.category import DAY_MS
 from engine.core.wire import records as wire
+from engine.features.rules.core.own_rules import OwnLimits, joined, parse_own, within
+from engine.features.rules.core.toml_loader import parse_rules
 from engine.features.rules.core.versions import VersionState
 from engine.features.rules.rules_store import RulesStore, StoredState, stamps_of_tenants
 from tests.support.edge_world import EdgeWorld, edge_world
@@ -102,6 +105,16 @@ async def test_categories_of_a_tenant_are_offered_to_its_users_and_the_operators
         async with world.http("op", scopes="operator") as operator:
             await put(operator, '[category.shop]\ncap = 1\ntitle = "The operator\'s"\n', "/v1/rules")
         assert (await acme.get("/v1/preferences")).json()["available"]["shop"]["title"] == "The operator's"
+
+
+def test_a_category_of_both_knows_the_last_step_of_the_tenants_rules() -> None:
+    """Its messages are remembered until then."""
+    operator = parse_rules('[category.shop]\nsteps = [{ channel = "email", after = "1h" }]\n[category.plain]\n', "r")
+    rule = rules_of("x", more='category = "shop"\nsteps = [{ channel = "email", after = "5d" }]')
+    own = parse_own(rule, "own", "acme", OwnLimits(3, ("email",), (), 0))
+    categories = within(own, joined(operator, own, "acme")).categories
+    assert (categories["shop"].steps_ms, categories["plain"].steps_ms) == (5 * DAY_MS, 0)
+    assert joined(operator, parse_own(CATEGORY, "own", "acme", OwnLimits(3, (), (), 0)), "acme").categories == operator.categories
 
 
 async def test_a_tenant_stages_tries_and_rolls_back() -> None:

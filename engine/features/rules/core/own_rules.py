@@ -122,9 +122,14 @@ def joined(operator: Rules, own: Rules, tenant: str) -> Rules:
     """The operator's rules, with the categories that the tenant adds."""
     added = own.categories.keys() - operator.categories.keys()
     default = own.default_categories.get(tenant)
+    late = {  # the tenant's rules may have later steps than the operator's in one of the operator's
+        name: msgspec.structs.replace(category, steps_ms=max(category.steps_ms, own.categories[name].steps_ms))
+        for name, category in operator.categories.items()
+        if name in own.categories
+    }
     return msgspec.structs.replace(
         operator,
-        categories={**own.categories, **operator.categories},
+        categories={**own.categories, **operator.categories, **late},
         titles={**{name: title for name, title in own.titles.items() if name in added}, **operator.titles},
         linked=operator.linked | (own.linked & added),
         steps={**{name: steps for name, steps in own.steps.items() if name in added}, **operator.steps},
