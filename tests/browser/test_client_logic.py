@@ -444,6 +444,29 @@ async def test_a_user_of_a_cookie_leaves_the_next_no_cursor(page: Page, scripted
     assert scripted.connects[-1] == ("websocket", "7-2")
 
 
+async def test_another_user_of_a_cookie_begins_anew_on_the_open_page(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await connect(page, scripted, token="", ack="manual")
+    for _ in range(2):
+        scripted.publish()
+    await wait(page, "client.lastEventId === '7-0' && events.filter(([type]) => type === 'message').length === 2")
+    await page.evaluate("client.ack(1)")
+    await scripted.until(lambda: len(scripted.pending) == 1)
+    scripted.cut()
+    await wait(page, "client.reconnects === 1")
+    await page.evaluate("client.ack(2)")
+    await scripted.until(lambda: not scripted.pending)
+    assert await events(page, "user") == [], "it is the same one"
+    scripted.user, scripted.head, scripted.acks = "other", 0, []
+    scripted.cut()
+    await wait(page, "client.reconnects === 2")
+    scripted.publish("of the other")
+    await wait(page, "events.filter(([type]) => type === 'message').length === 3")
+    assert scripted.connects == [("websocket", None)] * 3, "a cursor would acknowledge what the other user has not seen"
+    assert (await events(page, "user"), scripted.acks) == ([{"user": "other"}], [])
+    assert await shown(page) == [1, 2, 1]
+
+
 async def test_a_cursor_of_a_lost_epoch_is_said_as_a_gap(page: Page, scripted: ScriptedEngine) -> None:
     scripted.publish()
     await start(page, scripted, lastEventId="6-400")

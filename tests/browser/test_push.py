@@ -310,6 +310,28 @@ async def test_another_user_of_the_browser_gets_none_of_the_first_ones_pushes(wo
     assert await page.evaluate("client.pushState()") == "off"
 
 
+async def test_another_user_by_cookie_gets_none_of_the_first_ones_pushes(world: World) -> None:
+    page, users = world.page, ["ann"]
+
+    async def preferences(route: Route) -> None:
+        await route.fulfill(json={"user": users[-1]})
+
+    await page.route("**/v1/preferences", preferences)
+    await start(page, world.scripted, token="")
+    await page.evaluate("client.enablePush()")
+    assert await page.evaluate("client.pushState()") == "on"
+    await world.push()
+    await world.shown("m1")
+    await page.evaluate("client.reconnect()")
+    await wait(page, "client.reconnects === 1")
+    await world.shown("m1")
+    users.append("bob")
+    await page.evaluate("client.reconnect()")
+    await world.shown()
+    await page.wait_for_function("localStorage.length === 0")
+    assert await page.evaluate("client.pushState()") == "off"
+
+
 async def test_a_browser_that_ends_pushes_is_forgotten_by_the_engine(world: World) -> None:
     page = world.page
     await start(page, world.scripted)

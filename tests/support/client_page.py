@@ -14,7 +14,7 @@ START = """async (options) => {
   const client = new NotifyClient({ ...options, ...(window.more?.() ?? {}) });
   window.client = client;
   window.events = [];
-  for (const type of ["message", "duplicate", "state", "welcome", "revoke", "gap", "digest", "error"])
+  for (const type of ["message", "duplicate", "state", "welcome", "revoke", "gap", "digest", "user", "error"])
     client.addEventListener(type, (event) => { events.push([type, event.detail]); window.hold?.(type, event); });
 }"""
 

@@ -45,6 +45,7 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.epoch = "7"
+        self.user = "demo"
         self.head = 0
         self.pending: dict[int, dict[str, Any]] = {}
         self.window_full = False  # what is published waits; a high message is sent early
@@ -213,7 +214,7 @@ class ScriptedEngine:
         resumed = self.resume(transport, cursor)
         pending = self._sendable()
         start = min(self.pending, default=self.head + 1)
-        about = {"connection": f"c{len(self.connects)}", "user": "demo", "epoch": self.epoch, "seq": self.head, "resumed": resumed}
+        about = {"connection": f"c{len(self.connects)}", "user": self.user, "epoch": self.epoch, "seq": self.head, "resumed": resumed}
         welcome = {"type": "welcome", **about, "from": start, "window": 256, **self.welcome}
         counts = [{"type": "counts", **self.counts()}] if self.keeps_inbox else []
         early = self._early(self.held)

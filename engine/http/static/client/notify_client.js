@@ -73,7 +73,7 @@ function queryOf(query) {
  * Events, all CustomEvents: `message` (a {@link Message}, shown once), `duplicate` (one that came again and was dropped), `state`
  * `{state, transport, reason?, code?, retryInMs?}`, `welcome` (the frame), `revoke` `{ids}` handled on another device or in another
  * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `digest` (the frame, once after an absence),
- * `part` (a {@link import("./growing.js").Growth} with its text so far, for each change), `user` `{user}` the token is another user's, who
+ * `part` (a {@link import("./growing.js").Growth} with its text so far, for each change), `user` `{user}` the token or the cookie is another user's, who
  * must not see what was shown before, `error` `{code, detail}`.
  *
  * A message is acknowledged when its listeners have returned. To do it later, or not at all, call `event.preventDefault()` (or set
@@ -89,7 +89,8 @@ export class NotifyClient extends EventTarget {
   /** @type {Promise<void> | undefined} until the token that is being asked for is there */ #freshening;
   /** @type {string | undefined} of engine and user */ #key;
   /** @type {import("./cursor_store.js").CursorStore} */ #store;
-  #user = ""; // by the token, or else by the name in `share`; "" where nobody knows
+  #user = ""; // by the token, or else by the name in `share`; "" where only the engine knows whose the cookie is
+  #welcomed = ""; // the user of the last welcome, where only the engine knows
   /** @type {string | null} */ #saved = null;
   /** @type {Tabs | null} */ #tabs = null;
   /** @type {any} the last one of this connection */ #welcome = null;
@@ -322,8 +323,7 @@ export class NotifyClient extends EventTarget {
    * @returns {Promise<void>} Rejects with {@link Refused}; status 0: the browser cannot, or the user does not permit it.
    */
   async enablePush({ worker } = {}) {
-    await this.#freshToken();
-    await this.#push.enable(this.#key ?? "", worker && new URL(worker, location.href).href);
+    await this.#push.enable(await this.#keyOfPushes(), worker && new URL(worker, location.href).href);
   }
 
   /** Push to this browser no more; before the user signs out, too. @returns {Promise<void>} */
@@ -333,8 +333,13 @@ export class NotifyClient extends EventTarget {
 
   /** Whether this browser is pushed to, for this user. @returns {Promise<"on" | "off" | "denied" | "unavailable">} */
   async pushState() {
+    return this.#push.stateFor(this.#push.kept ? await this.#keyOfPushes() : "");
+  }
+
+  /** Of engine and user, whom the engine names where the token does not. */
+  async #keyOfPushes() {
     await this.#freshToken();
-    return this.#push.stateFor(this.#key ?? "");
+    return this.#user ? (this.#key ?? "") : `notify:${this.#place}:default:${(await this.preferences()).user}`;
   }
 
   /** Close the pushes of messages that came to the user otherwise. @param {string[]} [ids] all without */
@@ -344,7 +349,7 @@ export class NotifyClient extends EventTarget {
 
   /** The page is open: what a device has acknowledged needs no push. */
   async #pushOpened() {
-    await this.#push.renew(this.#key ?? "");
+    await this.#push.renew(await this.#keyOfPushes());
     await this.#withdrawThose((one) => one.acknowledged);
   }
 
@@ -465,7 +470,7 @@ export class NotifyClient extends EventTarget {
   async #useToken(token) {
     const { tenant = "default", sub = "", exp } = readClaims(token ?? "");
     const user = sub || (typeof this.options.share === "string" ? this.options.share : "");
-    const key = `notify:${this.#place}:${tenant}:${user}`;
+    const key = `notify:${this.#place}:${tenant}:${user || this.#welcomed}`;
     const other = key !== this.#key;
     if (other) {
       const given = this.#key === undefined ? this.options.lastEventId : null; // another user has another cursor
@@ -510,19 +515,24 @@ export class NotifyClient extends EventTarget {
     }
   }
 
+  /** What a connection begins with; none where a cookie may be another user's by now, whose messages it would acknowledge. */
+  get #presented() {
+    return this.#welcomed ? null : this.lastEventId;
+  }
+
   /** @param {Transport} kind @returns {Link} */
   #openLink(kind) {
     const url = new URL({ websocket: "v1/ws", sse: "v1/sse", poll: "v1/poll" }[kind], this.url);
     if (this.options.device) url.searchParams.set("device", this.options.device);
     if (this.options.digest) url.searchParams.set("digest", "1");
     if (this.options.counts) url.searchParams.set("counts", "true");
-    if (this.lastEventId) url.searchParams.set("last_event_id", this.lastEventId);
+    if (this.#presented) url.searchParams.set("last_event_id", this.#presented);
     const late = setTimeout(() => hooks.end({ silent: true, reason: "no answer" }), OPEN_TIMEOUT_MS);
     /** @type {Link} */
     const link = { kind, duplex: false, shared: false, openedMs: 0, opened: () => clearTimeout(late), send: () => {}, close: () => {} };
     /** @type {import("./transports.js").Hooks} */
     const hooks = {
-      cursor: () => this.lastEventId,
+      cursor: () => this.#presented,
       frame: (frame) => this.#received(link, frame),
       alive: () => this.#alive(link),
       end: (end) => {
@@ -868,7 +878,7 @@ export class NotifyClient extends EventTarget {
     this.#heardMs = Date.now();
     if (link.shared) this.#alive(link);
     if (RELAYED.has(frame.type)) this.#relay(frame);
-    if (frame.type === "welcome") this.#welcomed(link, frame);
+    if (frame.type === "welcome") this.#greeted(link, frame);
     else if (frame.type === "messages" || frame.type === "early") this.#deliver(frame.messages);
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "answer_result") this.#asked.get(frame.ref)?.(frame);
@@ -907,7 +917,8 @@ export class NotifyClient extends EventTarget {
   }
 
   /** @param {Link} link @param {any} frame */
-  #welcomed(link, frame) {
+  #greeted(link, frame) {
+    if (!this.#user && frame.user && frame.user !== this.#welcomed) this.#meet(frame.user);
     this.#heartbeatMs = frame.heartbeat_ms ?? this.#heartbeatMs;
     this.#timeoutMs = frame.timeout_ms ?? this.#timeoutMs;
     this.#backoff.delaysMs = frame.reconnect?.delays_ms ?? this.#backoff.delaysMs;
@@ -921,6 +932,18 @@ export class NotifyClient extends EventTarget {
     if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
     if (gone.length) this.#emit("revoke", { ids: gone });
     if (this.#push.kept) this.#pushOpened().catch((error) => this.#pushFailed(error));
+  }
+
+  /** The engine names the user of the cookie, for the first time or as another one. @param {string} user */
+  #meet(user) {
+    const another = this.#welcomed !== "";
+    this.#welcomed = user;
+    this.#key = `notify:${this.#place}:default:${user}`;
+    if (!another) return;
+    this.#ledger = new Ledger();
+    this.counts = null;
+    this.#growing.endAll();
+    this.#emit("user", { user });
   }
 
   /** @param {Message[]} messages */
