@@ -363,7 +363,7 @@ class Client:
     async def _requests(self) -> AsyncIterator[RetriedRequests]:
         """For requests beside the connection."""
         carrier = HttpConnection(self._address, connections_max=1, ssl=self._ssl)
-        requests = RetriedRequests(carrier, self._credentials, timeout_s=self._open_timeout_s, retry_for_s=self._open_timeout_s)
+        requests = RetriedRequests(lambda: carrier, self._credentials, timeout_s=self._open_timeout_s, retry_for_s=self._open_timeout_s)
         try:
             yield requests
         finally:

@@ -13,6 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from engine.client.loop_bound import OfLoop
+
 Token = str | Callable[[], str | Awaitable[str]]
 """A token, or a function (plain or async) that returns a fresh one each time it is called."""
 
@@ -90,7 +92,7 @@ class Credentials:
         self._source = token
         self._current: str | None = _checked(token) if isinstance(token, str) else None
         self._late = False  # by this clock the current one had expired when it came
-        self._asking = asyncio.Lock()
+        self._asking = OfLoop(asyncio.Lock)
 
     @property
     def renewable(self) -> bool:
@@ -107,7 +109,7 @@ class Credentials:
         if not isinstance(self._source, str) and (fresh or self._stale(refused)):
             limit = asyncio.timeout(TOKEN_TIMEOUT_S)
             try:
-                async with limit, self._asking:
+                async with limit, self._asking.get():
                     if fresh or self._stale(refused):
                         answer = self._source()
                         self._current = _checked(await answer if inspect.isawaitable(answer) else answer)

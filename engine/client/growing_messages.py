@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from engine.client.loop_bound import OfLoop, Pump
 from engine.client.publish_results import value_of
 from engine.client.retried_requests import CLOSED, RetriedRequests, segment
 from engine.errors import Refused
@@ -290,9 +291,7 @@ class PartSender:
         self._requests = requests
         self._new_writer = new_writer
         self._messages: dict[tuple[str, str], GrowingMessage] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._pump = OfLoop(Pump)
 
     async def begin(self, members: Mapping[str, Any]) -> _Begun:
         """Begin a message, by the members of the request. Raises Refused, Unreachable, Unauthorized, Forbidden."""
@@ -316,40 +315,43 @@ class PartSender:
         if message.replaces(other):
             other.failed(Refused(_REPLACED, 409))
         self._messages[message.user, message.id] = message
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="engine-parts")
+        pump = self._pump.get()
+        if pump.task is None or pump.task.done():
+            pump.task = asyncio.create_task(self._run(pump.arrived), name="engine-parts")
 
     def discard(self, message: GrowingMessage) -> None:
         """Send nothing more of this message."""
         if self._messages.get((message.user, message.id)) is message:
             del self._messages[message.user, message.id]
-        self._taken.set()
+        self._pump.get().progress.set()
 
     def wake(self) -> None:
         """A message has something to send."""
-        self._wanted.set()
+        self._pump.get().arrived.set()
 
     async def taken(self) -> None:
         """Return after the next answer."""
-        self._taken.clear()
-        await self._taken.wait()
+        taken = self._pump.get().progress
+        taken.clear()
+        await taken.wait()
 
     async def close(self) -> None:
         """Stop. Whoever waits for an answer learns that there is none."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        task = self._pump.get().task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
         for message in list(self._messages.values()):
             message.failed(RuntimeError(CLOSED))
 
-    async def _run(self) -> None:
+    async def _run(self, arrived: asyncio.Event) -> None:
         while self._messages:
             due_s = min(message.due_s() for message in self._messages.values())
             if (left_s := due_s - time.monotonic()) > 0:
-                self._wanted.clear()
+                arrived.clear()
                 try:
                     async with asyncio.timeout(left_s):
-                        await self._wanted.wait()
+                        await arrived.wait()
                 except TimeoutError:
                     pass
                 continue
@@ -373,4 +375,4 @@ class PartSender:
         else:
             for message, part, result in zip(messages, parts, results, strict=True):
                 message.answered(part, result)
-        self._taken.set()
+        self._pump.get().progress.set()

@@ -84,7 +84,6 @@ class _Exchange(AnswerReader, asyncio.Protocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
 
@@ -132,18 +131,18 @@ class _Exchange(AnswerReader, asyncio.Protocol):
     # -- the pool ----------------------------------------------------------------------------------------------------
     @property
     def open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing() and not self._loop.is_closed()
+        return self._transport is not None and not self._transport.is_closing()
 
     def abort(self) -> None:
         transport, self._transport = self._transport, None
-        if transport is not None and not self._loop.is_closed():  # else its socket ends with it
+        if transport is not None:
             transport.abort()
 
     async def send(self, request: bytes) -> Response:
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
         self._expect_answer()
-        self._answer = self._loop.create_future()
+        self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
             return await self._answer

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -27,6 +28,7 @@ from engine.client.answers import AskedQuestion, CountedSignals, EventOutcome, Q
 from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.http_connection import HttpConnection, Response
+from engine.client.loop_bound import OfLoop, Pump
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, body_of, problem_of, raise_rejection, results_of, value_of
 from engine.client.retried_requests import CLOSED, Carrier, RetriedRequests, segment, with_query
@@ -64,6 +66,8 @@ class Publisher:
             for follower in followers:
                 await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
 
+    It belongs to the event loop that uses it, until that loop is closed: in another one it raises RuntimeError meanwhile.
+
     Messages have the members of `POST /v1/notifications`: `type`, one of `user`, `users`, `topic` and `broadcast=True`, `data`, and those
     of `engine.client.message_members.MessageMembers`, which has their types. A member that is None is left out.
 
@@ -99,12 +103,12 @@ class Publisher:
         ssl: SSLContext | None = None,
     ) -> None:
         address = parse_url(url)
-        carrier = HttpConnection(address, connections_max=connections_max, ssl=ssl)
-        self._begin(carrier, Credentials(token), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, MessageIds())
+        make_carrier = partial(HttpConnection, address, connections_max=connections_max, ssl=ssl)
+        self._begin(make_carrier, Credentials(token), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, MessageIds())
 
     def _begin(
         self,
-        carrier: Carrier,
+        make_carrier: Callable[[], Carrier],
         credentials: Credentials,
         batch_max: int,
         linger_s: float,
@@ -117,7 +121,7 @@ class Publisher:
         """What publishers have in common, whatever carries their requests. `new_id` is called for each item without an id."""
         if batch_max < 1 or queue_max < 1:
             raise ValueError("batch_max and queue_max must be at least 1")
-        self._requests = RetriedRequests(carrier, credentials, timeout_s=timeout_s, retry_for_s=retry_for_s)
+        self._requests = RetriedRequests(make_carrier, credentials, timeout_s=timeout_s, retry_for_s=retry_for_s)
         self._batch_max = batch_max
         self._linger_s = linger_s
         self._queue_max = queue_max
@@ -128,9 +132,7 @@ class Publisher:
         self._posted = self._answered = 0
         self._flushing = 0
         self._closed = False
-        self._arrived = asyncio.Event()
-        self._progress = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
+        self._pump = OfLoop(Pump)
         self._failure: BaseException | None = None
         self._rejected: list[ItemError] = []
         self._rejected_more = 0
@@ -614,7 +616,7 @@ class Publisher:
             await self._next_progress()
         self._queue.append(item)
         self._posted += 1
-        self._arrived.set()
+        self._pump.get().arrived.set()
         return item.id
 
     async def flush(self) -> None:
@@ -628,7 +630,7 @@ class Publisher:
         self._flushing += 1
         try:
             self._keep_pumping()
-            self._arrived.set()
+            self._pump.get().arrived.set()
             while self._answered < target:
                 await self._next_progress()
                 if self._failure is not None or self._answered < target:
@@ -654,10 +656,11 @@ class Publisher:
                 await self.flush()
         finally:
             self._closed = True
-            if self._pump is not None:
-                self._pump.cancel()
-                await asyncio.wait({self._pump})
-            self._progress.set()  # whoever waits for room, or for the buffer, learns that it is closed
+            pump = self._pump.get()
+            if pump.task is not None:
+                pump.task.cancel()
+                await asyncio.wait({pump.task})
+            pump.progress.set()  # whoever waits for room, or for the buffer, learns that it is closed
             await self._parts.close()
             await self._requests.close()
 
@@ -688,42 +691,44 @@ class Publisher:
             raise failure
         if self._closed:
             raise RuntimeError(CLOSED)
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._run_pump(), name="engine-publisher")
+        pump = self._pump.get()
+        if pump.task is None or pump.task.done():
+            pump.task = asyncio.create_task(self._run_pump(pump), name="engine-publisher")
 
     async def _next_progress(self) -> None:
-        self._progress.clear()
-        await self._progress.wait()
+        progress = self._pump.get().progress
+        progress.clear()
+        await progress.wait()
 
-    async def _run_pump(self) -> None:
+    async def _run_pump(self, pump: Pump) -> None:
         try:
             while True:
                 while not self._queue:
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                    pump.arrived.clear()
+                    await pump.arrived.wait()
                 if not self._flushing and len(self._queue) < self._batch_max:
-                    await self._linger()
+                    await self._linger(pump.arrived)
                 batch = self._next_batch(self._queue)
                 results, faults, status = await self._send_without_rejected(batch)
                 for _ in batch:  # only now: when sending fails, everything unanswered is still in the queue
                     self._queue.popleft()
                 self._answered += len(batch)
                 self._keep_faults(faults, status)
-                self._progress.set()
+                pump.progress.set()
                 if self._on_result is not None:
                     for result in results:
                         self._on_result(result)
         except Exception as error:
             self._failure = error
-            self._progress.set()
+            pump.progress.set()
 
-    async def _linger(self) -> None:
+    async def _linger(self, arrived: asyncio.Event) -> None:
         end = time.monotonic() + self._linger_s
         while not self._flushing and len(self._queue) < self._batch_max and (left := end - time.monotonic()) > 0:
-            self._arrived.clear()
+            arrived.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._arrived.wait()
+                    await arrived.wait()
             except TimeoutError:
                 return
 

@@ -18,6 +18,7 @@ import msgspec
 
 from engine.client.credentials import Credentials
 from engine.client.http_connection import Response
+from engine.client.loop_bound import OfLoop
 from engine.client.publish_results import problem_of, value_of
 from engine.errors import Unreachable
 
@@ -55,7 +56,7 @@ class RetriedRequests:
     """Sends requests to one engine. Close it at the end.
 
     Args:
-        carrier: takes each attempt.
+        make_carrier: makes what takes each attempt, for an event loop.
         timeout_s: as the attribute.
         retry_for_s: how long a request is repeated.
 
@@ -63,8 +64,8 @@ class RetriedRequests:
         timeout_s: of one attempt.
     """
 
-    def __init__(self, carrier: Carrier, credentials: Credentials, *, timeout_s: float, retry_for_s: float) -> None:
-        self._carrier = carrier
+    def __init__(self, make_carrier: Callable[[], Carrier], credentials: Credentials, *, timeout_s: float, retry_for_s: float) -> None:
+        self._carrier = OfLoop(make_carrier)
         self._credentials = credentials
         self.timeout_s = timeout_s
         self._retry_for_s = retry_for_s
@@ -90,9 +91,10 @@ class RetriedRequests:
 
         Raises:
             Unreachable: there was none within `retry_for_s`, or the request may not be repeated; it may have taken effect.
-            RuntimeError: it is closed.
+            RuntimeError: it is closed, or in use in another event loop.
             Exception: whatever the source of tokens raises.
         """
+        carrier = self._carrier.get()
         give_up = time.monotonic() + self._retry_for_s
         attempt = 0
         refused: str | None = None  # a token
@@ -103,7 +105,7 @@ class RetriedRequests:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s, status = None, 0
             try:
-                answer = await self._carrier.request(method, path, headers, body, timeout_s=self.timeout_s)
+                answer = await carrier.request(method, path, headers, body, timeout_s=self.timeout_s)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
                 reason = str(error) or f"no answer within {self.timeout_s:g} s"
                 again = repeatable or isinstance(error, ConnectionRefusedError)
@@ -122,9 +124,9 @@ class RetriedRequests:
             delay_s = retry_delay_s(attempt, wait_s, random.random())
             attempt += 1
             if not again:
-                raise Unreachable(f"{self._carrier.engine} {failed}, or did without an answer: {reason}", status)
+                raise Unreachable(f"{carrier.engine} {failed}, or did without an answer: {reason}", status)
             if time.monotonic() + delay_s > give_up:
-                raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}", status)
+                raise Unreachable(f"{carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}", status)
             await asyncio.sleep(delay_s)
 
     async def fetch(self, kind: type[T], method: str, path: str, body: Any = None, *, good: int = 200) -> T:
@@ -141,7 +143,7 @@ class RetriedRequests:
     async def close(self) -> None:
         """Close the connections, and end what is to be repeated."""
         self._closed = True
-        await self._carrier.close()
+        await self._carrier.get().close()
 
 
 def segment(name: str) -> str:

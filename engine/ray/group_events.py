@@ -200,7 +200,7 @@ class _Reader:
         self._consumer = consumer or uuid4().hex
         self._begin = {"begin": begin, "outcomes": outcomes}
         self._carrier = EdgeCalls(namespace, tenant, inflight_max=1)
-        self._requests = RetriedRequests(self._carrier, Credentials(""), timeout_s=_WAIT_S + 10, retry_for_s=retry_for_s)
+        self._requests = RetriedRequests(lambda: self._carrier, Credentials(""), timeout_s=_WAIT_S + 10, retry_for_s=retry_for_s)
         self.position = ""
 
     async def poll(self, limit: int, wait_s: float) -> list[TenantEvent]:

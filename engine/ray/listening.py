@@ -65,7 +65,7 @@ async def listen(
         Unreachable: no engine answered for `retry_for_s`. Iterate anew to go on.
     """
     requests = RetriedRequests(
-        EdgeCalls(namespace, tenant, user, inflight_max=1), Credentials(""), timeout_s=_WAIT_S + 10, retry_for_s=retry_for_s
+        lambda: EdgeCalls(namespace, tenant, user, inflight_max=1), Credentials(""), timeout_s=_WAIT_S + 10, retry_for_s=retry_for_s
     )
     cursor = last_event_id
     while True:

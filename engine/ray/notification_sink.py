@@ -165,7 +165,7 @@ class NotificationSink(Datasink[RowsWritten]):
     async def _published(self, blocks: Iterable[Any]) -> AsyncIterator[RowOutcome]:
         """What becomes of the rows, in their order. The next body is encoded while the edge works on one."""
         carrier = EdgeCalls(self._namespace, self._tenant, inflight_max=1)
-        requests = RetriedRequests(carrier, Credentials(""), timeout_s=self._timeout_s, retry_for_s=self._retry_for_s)
+        requests = RetriedRequests(lambda: carrier, Credentials(""), timeout_s=self._timeout_s, retry_for_s=self._retry_for_s)
         under_way: asyncio.Task[list[RowOutcome]] | None = None
         try:
             for rows in self._bodies(blocks):

@@ -10,6 +10,7 @@ What bounds memory: `queue_max` items wait, one batch of `post` is under way, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from engine.client import publisher as client_publisher
@@ -52,7 +53,7 @@ class AsyncPublisher(client_publisher.Publisher):
         on_result: Callable[[Result], object] | None = None,
         inflight_max: int = 4,
     ) -> None:
-        carrier = EdgeCalls(namespace, tenant, inflight_max=inflight_max)
+        carrier = partial(EdgeCalls, namespace, tenant, inflight_max=inflight_max)
         self._begin(carrier, Credentials(""), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, new_id)
 
 

@@ -59,7 +59,7 @@ def messages(world: EdgeWorld) -> list[dict[str, Any]]:
 
 async def test_text_that_an_edge_lost_is_sent_again(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
     carrier = Switching(*worlds)
-    requests = RetriedRequests(carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
+    requests = RetriedRequests(lambda: carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
     sender = PartSender(requests, lambda: "w1")
     text = "".join(f"tökén {number} " for number in range(300))
     async with GrowingMessage(sender, {"id": "m1", "user": "u1", "type": "t"}, list=False) as message:
@@ -78,7 +78,7 @@ async def test_text_that_an_edge_lost_is_sent_again(worlds: tuple[EdgeWorld, Edg
 
 async def test_a_pause_does_not_hide_that_an_edge_died(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
     carrier = Switching(*worlds)
-    requests = RetriedRequests(carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
+    requests = RetriedRequests(lambda: carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
     sender = PartSender(requests, lambda: "w1")
     async with GrowingMessage(sender, {"id": "m1", "user": "u1", "type": "t"}, list=False) as message, asyncio.timeout(20):
         await message.append("Hello")

@@ -258,12 +258,33 @@ async def test_what_an_earlier_try_brought_in_is_not_called_a_duplicate() -> Non
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_publisher_goes_on_after_its_event_loop_was_closed() -> None:
     with in_background(edge_world()) as world:
-        publisher = Publisher(world.url(), world.token("app", "publish"), timeout_s=60)
+        publisher = Publisher(world.url(), world.token("app", "publish"), timeout_s=60, connections_max=1)
         begun_s = time.monotonic()
+
+        async def use(publisher: Publisher) -> None:
+            assert await asyncio.gather(*(publisher.signal_sums("views") for _ in range(3))) == 3 * [{"views": 0}]
+            await publisher.post(user="u1", type="t")
+            await publisher.flush()
+
         for _ in range(2):
+            asyncio.run(use(publisher))
             assert asyncio.run(publisher.publish(user="u1", type="t")).status == "accepted"
-            assert asyncio.run(publisher.signal_sums("views")) == {"views": 0}
         assert time.monotonic() - begun_s < 30, "no attempt waited for an answer on a connection of a closed loop"
         asyncio.run(publisher.close())
         del publisher
         gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("act", ["publish", "post", "close"])
+def test_a_publisher_that_is_in_use_in_another_event_loop_says_so(act: str) -> None:
+    with in_background(edge_world()) as world:
+        publisher, other = Publisher(world.url(), world.token("app", "publish")), asyncio.new_event_loop()
+        try:
+            other.run_until_complete(publisher.publish(user="u1", type="t"))
+            other.run_until_complete(publisher.post(user="u1", type="t"))
+            with pytest.raises(RuntimeError, match="another event loop"):
+                asyncio.run(publisher.close() if act == "close" else getattr(publisher, act)(user="u1", type="t"))
+            other.run_until_complete(publisher.close())
+        finally:
+            other.close()

@@ -70,7 +70,7 @@ def test_retry_after_is_read_in_seconds(header: str | None, seconds: float | Non
 async def test_each_of_these_statuses_is_retried_and_shown_to_the_caller(status: int) -> None:
     seen: list[int] = []
     async with running(refuses(status)) as engine:
-        requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
+        requests = RetriedRequests(lambda: HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
         answer = await requests.send("POST", "/v1/notifications", b"[]", on_retry=lambda answer: seen.append(answer.status))
         assert (answer.status, seen, len(engine.requests)) == (202, [status], 2)
         await requests.close()
@@ -79,7 +79,7 @@ async def test_each_of_these_statuses_is_retried_and_shown_to_the_caller(status:
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 409, 422, 501])
 async def test_any_other_status_is_the_answer(status: int) -> None:
     async with running(refuses(status)) as engine:
-        requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
+        requests = RetriedRequests(lambda: HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
         assert (await requests.send("POST", "/v1/notifications", b"[]")).status == status
         assert len(engine.requests) == 1
         await requests.close()
@@ -87,7 +87,7 @@ async def test_any_other_status_is_the_answer(status: int) -> None:
 
 async def test_after_its_time_the_last_reason_is_raised() -> None:
     async with running(*[refuses(503)] * 50) as engine:
-        requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=0.3)
+        requests = RetriedRequests(lambda: HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=0.3)
         with pytest.raises(Unreachable, match=r"did not answer within 0\.3 s: 503 because 503"):
             await requests.send("POST", "/v1/notifications", b"[]")
         await requests.close()

@@ -125,7 +125,7 @@ def rows_of(*data: str) -> list[_Row]:
     ],
 )
 async def test_every_row_gets_its_own_outcome(data: Sequence[str], statuses: Sequence[str]) -> None:
-    requests = RetriedRequests(Scripted(), Credentials(""), timeout_s=1, retry_for_s=1)
+    requests = RetriedRequests(Scripted, Credentials(""), timeout_s=1, retry_for_s=1)
     outcomes = await outcomes_of(requests, rows_of(*data))
     assert [(one.user, one.status) for one in outcomes] == [(f"u{index}", status) for index, status in enumerate(statuses)]
     assert all(one.reason == "$.type: no" for one in outcomes if one.status == "refused")
