@@ -401,6 +401,20 @@ async def test_a_storage_that_cannot_be_read_keeps_no_message_away(page: Page, s
     assert [error["code"] for error in await events(page, "error")] == ["storage"]
 
 
+async def test_a_storage_that_never_answers_keeps_no_message_away(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """() => {
+          const later = setTimeout;
+          window.setTimeout = (run, ms, ...more) => later(run, ms / 100, ...more);
+          window.more = () => ({ storage: { load: () => new Promise(() => {}), save: async () => {} } });
+        }"""
+    )
+    await connect(page, scripted)
+    await scripted.publish_until_acknowledged()
+    assert [one["code"] for one in await events(page, "error")] == ["storage"]
+
+
 async def test_the_cursor_outlives_the_page_in_storage(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("window.more = () => ({ storage: sessionStorage })")
@@ -617,6 +631,25 @@ async def test_a_token_function_that_never_returns_is_asked_again(page: Page, sc
     await start(page, scripted, getToken=True)
     await wait(page, "client.state === 'open'")
     assert "getToken" in next(one["reason"] for one in await events(page, "state") if one["state"] == "reconnecting")
+
+
+async def test_a_token_function_that_throws_leaves_no_timer(page: Page, scripted: ScriptedEngine) -> None:
+    """It would reject a promise that nobody awaits, which ends a process of Node.js."""
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """(token) => {
+          const { setTimeout: set, clearTimeout: clear } = window;
+          window.timers = new Map();
+          window.setTimeout = (run, ms) => { const id = set(run, ms); timers.set(id, ms); return id; };
+          window.clearTimeout = (id) => { timers.delete(id); clear(id); };
+          let asked = 0;
+          window.more = () => ({ getToken: () => { if (!asked++) throw new Error("signed out"); return token; } });
+        }""",
+        token(),
+    )
+    await connect(page, scripted, getToken=True)
+    assert "signed out" in next(one["reason"] for one in await events(page, "state") if one["state"] == "reconnecting")
+    assert 30_000 not in await page.evaluate("[...timers.values()]")
 
 
 async def test_a_page_of_a_proxy_is_no_inbox(page: Page, scripted: ScriptedEngine) -> None:

@@ -52,6 +52,7 @@ const PROBES_PER_HEARTBEAT = 3;
 const STABLE_MS = 5_000; // a link that lived shorter was no success, else accept-then-close would be retried at full speed
 const UPGRADE_MAX_MS = 600_000;
 const TOKEN_TIMEOUT_MS = 30_000; // of one call of `getToken`
+const STORAGE_TIMEOUT_MS = 2000; // a browser may never open its database
 const RENEW_MIN_MS = 1000; // between two attempts to get a fresh token for an open connection
 const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
@@ -60,6 +61,23 @@ const TOO_MANY = 4409;
 /** What a request over HTTP may get answered otherwise. @param {number} status */ const RETRIED = (status) => status === 429 || status >= 500;
 /** Close codes after which connecting again would end the same way. */
 const FINAL = new Map([[4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
+
+/**
+ * What is asked for, or an error in time.
+ * @template T
+ * @param {() => T} ask @param {number} ms @param {string} late The error.
+ */
+async function inTime(ask, ms, late) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ let timer;
+  const end = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${late} within ${ms / 1000} s`)), ms);
+  });
+  try {
+    return await Promise.race([ask(), /** @type {Promise<never>} */ (end)]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 /** What is given, as the query of a URL. @param {object} query */
 function queryOf(query) {
@@ -456,11 +474,7 @@ export class NotifyClient extends EventTarget {
   }
 
   async #renew() {
-    /** @type {ReturnType<typeof setTimeout> | undefined} */ let late;
-    const never = new Promise((_, reject) => {
-      late = setTimeout(() => reject(new Error(`getToken has given no token within ${TOKEN_TIMEOUT_MS / 1000} s`)), TOKEN_TIMEOUT_MS);
-    });
-    const token = await Promise.race([this.options.getToken?.(), never]).finally(() => clearTimeout(late));
+    const token = await inTime(() => this.options.getToken?.(), TOKEN_TIMEOUT_MS, "getToken has given no token");
     await this.#useToken(token);
     const link = this.#link;
     if (link?.openedMs && link.duplex && !link.shared) link.send({ type: "auth", token });
@@ -508,7 +522,7 @@ export class NotifyClient extends EventTarget {
   /** What the last page kept; without it the engine sends again what was not acknowledged. @param {string} key */
   async #kept(key) {
     try {
-      return await this.#store.load(key);
+      return await inTime(() => this.#store.load(key), STORAGE_TIMEOUT_MS, "no answer");
     } catch (error) {
       this.#emit("error", { code: "storage", detail: String(error) });
       return null;
