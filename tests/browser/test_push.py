@@ -341,6 +341,20 @@ async def test_a_browser_that_ends_pushes_is_forgotten_by_the_engine(world: Worl
     assert world.edge.addresses.kept["default:u1"].push == ()
 
 
+async def test_a_worker_that_is_not_installed_is_told(world: World) -> None:
+    page = world.page
+    await start(page, world.scripted)
+    await page.evaluate("""() => {
+      navigator.serviceWorker.register = async () => {
+        const installing = Object.assign(new EventTarget(), { state: "installing" });
+        setTimeout(() => { installing.state = "redundant"; installing.dispatchEvent(new Event("statechange")); });
+        return { installing, pushManager: { getSubscription: async () => null } };
+      };
+      client.enablePush().catch(({ name, status }) => (window.refused = `${name} ${status}`));
+    }""")
+    await wait(page, "window.refused === 'Refused 0'")
+
+
 async def test_without_permission_nothing_is_subscribed_and_the_reason_is_told(world: World) -> None:
     page = world.page
     await page.context.clear_permissions()

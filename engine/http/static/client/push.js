@@ -121,7 +121,12 @@ export class Push {
   static #active(registration) {
     const waiting = registration.installing ?? registration.waiting;
     if (registration.active || !waiting) return Promise.resolve();
-    return new Promise((active) => waiting.addEventListener("statechange", () => waiting.state === "activated" && active()));
+    return new Promise((active, failed) =>
+      waiting.addEventListener("statechange", () => {
+        if (waiting.state === "activated") active();
+        if (waiting.state === "redundant") failed(new Refused(0, "the service worker could not be installed"));
+      }),
+    );
   }
 
   /** Without a subscription the push service refuses what is still pushed, and the engine forgets it. @param {Kept} kept */
