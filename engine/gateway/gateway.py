@@ -21,7 +21,7 @@ One ticker drives everything that depends on time: heartbeats and token expiry (
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection. While nobody is waiting for anything it
 rests until the next bucket is due, and a call or a connection wakes it.
 
-Limits: `connections_max` connections that receive, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
+Limits: `connections_max` connections, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
 `publish_inflight_max` unanswered records, or `publish_inflight_bytes_max`, then `Overloaded`. `engine.publish` has the table of who
 refuses what under load.
 """
@@ -308,7 +308,7 @@ class Gateway:
         return RequestTrace(header) if header else None
 
     def require_capacity(self) -> None:
-        """Check that one more connection that receives may be open. Enough for a poll: it ends with its answer and costs as a request.
+        """Check that one more connection may be open. Enough for a poll: it ends with its answer and costs as a request.
 
         Raises:
             Unavailable: `connections_max` are open, or the edge drains.

@@ -28,8 +28,6 @@ class Engine:
         self.tokens: list[str] = []
         self.connections = 0
         self.accepted: dict[str, dict[str, Any]] = {}
-        self.handshakes = 0
-        self.handshake_status = 405
         self.url = ""
 
     def accept(self, items: Items) -> dict[str, Any]:
@@ -53,11 +51,6 @@ class Engine:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                if head[0] == "GET /v1/notifications HTTP/1.1":  # a publisher that would hold a connection; only requests are scripted
-                    self.connections -= 1
-                    self.handshakes += 1
-                    await reply(writer, self.handshake_status, {})
-                    return
                 assert head[0] == "POST /v1/notifications HTTP/1.1"
                 headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
                 items = json.loads(await reader.readexactly(int(headers["content-length"])))

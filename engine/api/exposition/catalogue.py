@@ -207,7 +207,7 @@ EDGE_LABELLED: Final = (
     counter("cancelled", "engine_edge_cancelled", "Scheduled notifications cancelled through this edge.", "edge", "tenant"),
     counter("refused", "engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "edge", "code"),
     counter("shed", "engine_edge_shed", "Publish requests refused unparsed under load, by priority.", "edge", "priority"),
-    gauge("connections", "engine_edge_connections", "Open connections of this edge; `publisher`: only publish.", "edge", "transport"),
+    gauge("connections", "engine_edge_connections", "Open connections of this edge.", "edge", "transport"),
     counter("closes", "engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "edge", "code"),
     gauge("links", "engine_edge_links", "Open links of this edge, by what carries them.", "edge", "carrier"),
     gauge(

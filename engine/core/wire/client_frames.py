@@ -112,7 +112,18 @@ def parse(text: bytes) -> ClientFrame | None:
         Invalid: not JSON, not an object, or a member has the wrong type.
         UnicodeDecodeError: not UTF-8; the connection must be failed (RFC 6455, section 8.1).
     """
-    frame: ClientFrame | None = _parse(text, _frames, _KNOWN)
+    text.decode()
+    try:
+        frame: ClientFrame = _frames.decode(text)
+    except msgspec.ValidationError as error:
+        try:
+            if _typed.decode(text).type not in _KNOWN:
+                return None
+        except (msgspec.DecodeError, RecursionError):
+            pass  # the first error is the better message
+        raise Invalid(str(error)) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Invalid(f"malformed JSON: {error}") from error
     if type(frame) is ClientAck and frame.seq is None and frame.ids is None:
         raise Invalid("`ack` needs `seq` or `ids`")
     return frame
@@ -129,21 +140,6 @@ def decode(decoder: msgspec.json.Decoder[_Frame], text: bytes) -> _Frame:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(str(error)) from error
-
-
-def _parse(text: bytes, decoder: msgspec.json.Decoder[_Frame], known: frozenset[str]) -> _Frame | None:
-    text.decode()
-    try:
-        return decoder.decode(text)
-    except msgspec.ValidationError as error:
-        try:
-            if _typed.decode(text).type not in known:
-                return None
-        except (msgspec.DecodeError, RecursionError):
-            pass  # the first error is the better message
-        raise Invalid(str(error)) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Invalid(f"malformed JSON: {error}") from error
 
 
 class ReconnectAdvice(Struct):
