@@ -176,18 +176,24 @@ class HttpConnection:
 
         Raises:
             OSError: no connection, or it broke (`ConnectionError`); the request may have taken effect.
+            ConnectionRefusedError: nothing was sent; also when this was closed before the turn of the request.
             TimeoutError: no answer within `timeout_s` from its turn on, connecting included (an OSError too).
         """
         head = request_head(self._address, method, path, headers, len(body))
         async with self._slots:
+            if self._closed:
+                raise ConnectionRefusedError("closed before the turn of the request")
             async with asyncio.timeout(timeout_s):
                 connection = await self._connection()
                 answer = await connection.send(head + body)
-            if self._closed:
-                connection.abort()
-            elif connection.open:
-                self._idle.append(connection)
+            self._give_back(connection)
             return answer
+
+    def _give_back(self, connection: _Exchange) -> None:
+        if self._closed:
+            connection.abort()
+        elif connection.open:
+            self._idle.append(connection)
 
     async def _connection(self) -> _Exchange:
         while self._idle:
@@ -199,7 +205,7 @@ class HttpConnection:
         return made
 
     async def close(self) -> None:
-        """Close the idle connections, and each other one after its answer."""
+        """Close the idle connections, and each other one after its answer. Requests that wait for their turn end."""
         self.abort()
 
     def abort(self) -> None:

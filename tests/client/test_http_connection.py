@@ -91,6 +91,25 @@ async def test_a_request_under_way_leaves_no_connection_after_close() -> None:
             await ended.wait()
 
 
+async def test_a_request_that_waits_for_its_turn_ends_with_close() -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answered.wait()
+        writer.write(OK)
+
+    async with serving(answer, connections_max=1) as (server, http):
+        first, waiting = asyncio.create_task(get(http)), asyncio.create_task(get(http))
+        await asked.wait()
+        await http.close()
+        answered.set()
+        assert (await first).body == b"hi"
+        with pytest.raises(ConnectionRefusedError, match="closed"):
+            await waiting
+        assert len(server.requests) == 1
+
+
 async def test_a_connection_is_used_again_and_the_number_of_requests_in_flight_is_bounded() -> None:
     async with serving(OK, connections_max=3) as (server, http):
         for _ in range(5):
@@ -199,9 +218,9 @@ async def test_data_that_nobody_asked_for_ends_an_idle_connection() -> None:
 
 async def test_no_server_is_an_os_error() -> None:
     async with serving(OK) as (_, http):
-        pass
+        address = http._address
     with pytest.raises(OSError):
-        await get(http)
+        await get(HttpConnection(address))
 
 
 @pytest.mark.parametrize("value", ["a\r\nInjected: 1", "a\nb", "a\rb"])
