@@ -286,7 +286,9 @@ class FakeShard:
 
     def readbacklog(self, record: wire.ReadBacklog) -> None:
         pending = sorted(self.mailboxes.get(record.key, {}).items(), reverse=True)
-        rows = [wire.BacklogRow(seq, 0, "", body) for seq, body in pending if not record.before or seq < record.before]
+        known = self.inboxes.get(record.key, {})
+        accepted = {seq: known[seq].accepted_ms if seq in known else 0 for seq, _ in pending}
+        rows = [wire.BacklogRow(seq, 0, "", body, None, accepted[seq]) for seq, body in pending if not record.before or seq < record.before]
         older = len(rows) > record.limit
         del rows[record.limit :]
         acked = self.archived if record.unread else []

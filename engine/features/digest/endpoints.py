@@ -166,7 +166,7 @@ def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until
         for row in rows.values()
     )
     # A delayed one happened before it came, and so did one of a source that was behind.
-    return [missed for accepted_ms, missed in every if since <= max(missed.at_ms, accepted_ms) < until]
+    return [missed for accepted_ms, missed in every if since <= (accepted_ms or missed.at_ms) < until]
 
 
 def _digest(found: Sorted, groups: list[list[int]] | None, backlog: BacklogIs, since: int, limit: int, now_ms: int) -> dict[str, Any]:

@@ -195,6 +195,14 @@ async def test_a_late_digest_leaves_what_came_since_its_time_to_the_next(world: 
     assert len(mails.to(ANN)) == 1
 
 
+async def test_a_message_of_a_publisher_whose_clock_is_ahead_is_told_once(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": clock(world, 1)}, zone="UTC")
+    await world.publish(retain=True, ts=world.gateway.wall_ms() + 30 * DAY_MS)
+    for _ in range(2):
+        await fall_due(world, armed(world)[-1])
+        assert len(mails.to(ANN)) == 1
+
+
 async def test_a_digest_moved_there_and_back_tells_nothing_twice(world: EdgeWorld, mails: MailServer) -> None:
     await choose(world, mail_digest={"at": clock(world, 2)}, zone="UTC")
     (later,) = armed(world)
