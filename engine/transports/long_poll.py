@@ -86,11 +86,12 @@ class Poll(Connection):
         copies = [body for seq, body in self._early.items() if seq > self._seq]  # others were sent in their place meanwhile
         early = b"" if not copies else b',"early":[%b]' % b",".join(copies)
         frames = b"" if not self._frames else b',"frames":[%b]' % b",".join(self._frames)
-        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b%b%b}' % (
+        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b","user":%b%b%b%b}' % (
             b",".join(self._messages),
             self.epoch.encode(),
             self._seq,
             self._resumed.encode(),
+            msgspec.json.encode(self.owner.user),
             gaps,
             early,
             frames,

@@ -458,9 +458,10 @@ async def test_a_user_of_a_cookie_leaves_the_next_no_cursor(page: Page, scripted
     assert scripted.connects[-1] == ("websocket", "7-2")
 
 
-async def test_another_user_of_a_cookie_begins_anew_on_the_open_page(page: Page, scripted: ScriptedEngine) -> None:
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_another_user_of_a_cookie_begins_anew_on_the_open_page(page: Page, scripted: ScriptedEngine, transport: str) -> None:
     await page.goto(f"{scripted.url}/blank")
-    await connect(page, scripted, token="", ack="manual")
+    await connect(page, scripted, token="", ack="manual", transports=[transport])
     for _ in range(2):
         scripted.publish()
     await wait(page, "client.lastEventId === '7-0' && events.filter(([type]) => type === 'message').length === 2")
@@ -471,14 +472,29 @@ async def test_another_user_of_a_cookie_begins_anew_on_the_open_page(page: Page,
     await page.evaluate("client.ack(2)")
     await scripted.until(lambda: not scripted.pending)
     assert await events(page, "user") == [], "it is the same one"
+    if transport == "sse":
+        assert [ack["ids"] for ack in scripted.acks] == [["m1"], ["m2"]], "a number would be of whoever the cookie is by then"
     scripted.user, scripted.head, scripted.acks = "other", 0, []
     scripted.cut()
     await wait(page, "client.reconnects === 2")
     scripted.publish("of the other")
     await wait(page, "events.filter(([type]) => type === 'message').length === 3")
-    assert scripted.connects == [("websocket", None)] * 3, "a cursor would acknowledge what the other user has not seen"
+    assert scripted.connects == [(transport, None)] * 3, "a cursor would acknowledge what the other user has not seen"
     assert (await events(page, "user"), scripted.acks) == ([{"user": "other"}], [])
     assert await shown(page) == [1, 2, 1]
+
+
+async def test_another_user_of_a_cookie_is_noticed_by_polling(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await connect(page, scripted, token="", transports=["poll"])
+    await scripted.publish_until_acknowledged()
+    scripted.user, scripted.head = "other", 0
+    scripted.publish("of the other")
+    await wait(page, "events.filter(([type]) => type === 'message').length === 2")
+    await scripted.until(lambda: not scripted.pending)
+    assert await events(page, "user") == [{"user": "other"}]
+    assert {cursor for _, cursor in scripted.connects} == {None}
+    assert all("seq" not in ack for ack in scripted.acks)
 
 
 async def test_a_cursor_of_a_lost_epoch_is_said_as_a_gap(page: Page, scripted: ScriptedEngine) -> None:

@@ -311,6 +311,7 @@ class ScriptedEngine:
             await asyncio.sleep(TICK_S)
         last = self.held[0]["seq"] - 1 if self.held else self.head
         answer: dict[str, Any] = {"messages": self._sendable(), "last_event_id": f"{self.epoch}-{last}", "resumed": resumed}
+        answer["user"] = self.user
         if early := self._early(self.held):
             answer["early"] = early
         gaps, self.gaps = self.gaps, []

@@ -78,9 +78,10 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "Message": object_of("A message as every transport delivers it.", required=always(), **delivered()),
         "PollAnswer": object_of(
             "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",
-            required=("messages", "last_event_id", "resumed"),
+            required=("messages", "last_event_id", "resumed", "user"),
             messages={"type": "array", "items": ref("Message")},
             last_event_id={"type": "string", "description": "The cursor for the next request."},
+            user={"type": "string", "description": "Whose messages these are."},
             resumed={"enum": ["new", "ok", "gap"], "description": "`gap`: the cursor given was not one of this mailbox."},
             early={
                 "type": "array",

@@ -163,9 +163,10 @@ export class Ledger {
     this.#advance();
   }
 
-  /** What the server must be told since the last call: all up to the floor, ids above it. @returns {({seq: number} | {ids: string[]})[]} */
-  takeAcks() {
-    const ids = [...this.#untold].filter(([, seq]) => seq > this.floor).map(([id]) => id);
+  /** What the server must be told since the last call: all up to the floor, ids above it; ids alone where a number may be of another user.
+   * @param {boolean} [numbers] @returns {({seq: number} | {ids: string[]})[]} */
+  takeAcks(numbers = true) {
+    const ids = [...this.#untold].filter(([, seq]) => !numbers || seq > this.floor).map(([id]) => id);
     const cumulative = this.#untold.size > ids.length;
     this.#untold.clear();
     /** @type {({seq: number} | {ids: string[]})[]} */ const acks = cumulative ? [{ seq: this.floor }] : [];

@@ -1001,14 +1001,15 @@ export class NotifyClient extends EventTarget {
     const link = this.#link;
     if (link?.openedMs && !link.duplex) this.#post(link);
     else if (link?.openedMs) {
-      for (const ack of this.#takeAcks()) link.send({ type: "ack", ...ack, ts: Date.now() });
+      for (const ack of this.#takeAcks(true)) link.send({ type: "ack", ...ack, ts: Date.now() });
       for (const nack of this.#ledger.takeNacks()) link.send({ type: "nack", ...nack });
     }
     if (this.#unsaved || this.lastEventId !== this.#saved) this.#save();
   }
 
-  #takeAcks() {
-    const acks = this.#ledger.takeAcks();
+  /** @param {boolean} numbers */
+  #takeAcks(numbers) {
+    const acks = this.#ledger.takeAcks(numbers);
     if (acks.length) this.#unsaved = true;
     for (const ack of acks) this.#relay({ type: "settled", ...ack });
     return acks;
@@ -1028,7 +1029,7 @@ export class NotifyClient extends EventTarget {
     };
     try {
       for (;;) {
-        const acks = this.#takeAcks();
+        const acks = this.#takeAcks(!this.#welcomed); // the cookie may be another user's since this link was opened
         const nacks = this.#ledger.takeNacks();
         if (!acks.length && !nacks.length) break;
         const { epoch } = this.#ledger; // a request belongs to no connection: it says of which epoch its number is

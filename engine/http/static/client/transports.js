@@ -67,6 +67,7 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
   const abort = new AbortController();
   const pause = new Backoff();
   let resume = () => {};
+  let who = "";
   const run = async () => {
     for (let wait = 0; ; wait = POLL_WAIT_S) { // the first one is answered at once, so that polling is known to work
       const presented = cursor();
@@ -74,11 +75,12 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
       url.searchParams.set("wait", String(wait));
       const response = await fetch(url, { ...init(), signal: abort.signal });
       if (!response.ok) return end(refusal(response));
-      const { messages, last_event_id, resumed, gaps = [], early, frames = [] } = await response.json();
+      const { messages, last_event_id, resumed, gaps = [], early, frames = [], user = "" } = await response.json();
       alive();
       const last = parseEventId(last_event_id);
       const from = messages[0]?.seq ?? (last?.seq ?? 0) + 1;
-      if (last && (!wait || resumed === "gap")) frame({ type: "welcome", resumed, epoch: last.epoch, from });
+      if (last && (!wait || resumed === "gap" || user !== who)) frame({ type: "welcome", resumed, epoch: last.epoch, from, user });
+      who = user;
       for (const gap of gaps) frame({ type: "gap", ...gap });
       frame({ type: "messages", messages });
       if (early) frame({ type: "early", messages: early });
