@@ -458,7 +458,7 @@ async def test_a_page_of_an_allowed_origin_may_read_a_500() -> None:
     assert world.gateway.metrics.refused == {500: 1}
 
 
-async def test_a_page_of_an_allowed_origin_may_read_why_its_request_was_not_read() -> None:
+async def test_an_allowed_origin_may_read_why_a_request_was_not_read() -> None:
     async with edge_world(allowed_origins=("https://app.example",), request_head_bytes_max=10_000) as world:
         for origin, may_read in ((b"https://app.example", True), (b"https://evil.example", False)):
             reader, writer = await asyncio.open_connection("127.0.0.1", world.port)

@@ -48,9 +48,8 @@ class CrossOrigin:
             return
         found = dict(scope["headers"])
         if not (origin := found.get(b"origin", b"")):
-            if (
-                found.get(b"sec-fetch-site", b"") not in _OWN_SITES
-            ):  # an <img> or a link on another site, or on a sibling domain: cookies, but no Origin
+            # An <img> or a link on another site, or on a sibling domain, sends cookies, but no Origin.
+            if found.get(b"sec-fetch-site", b"") not in _OWN_SITES:
                 await problem_response(forbidden("requests of other sites need an allowed origin"))(scope, receive, send)
             else:
                 await self._app(scope, receive, send)

@@ -77,7 +77,7 @@ async def test_what_a_crash_left_is_no_snapshot_and_goes_with_the_next_one(confi
     assert not list(redis.glob("*.rdb"))
 
 
-async def test_an_older_one_that_is_not_deleted_is_told_and_goes_with_the_next(config: Config) -> None:
+async def test_an_old_snapshot_that_stays_is_told_and_goes_later(config: Config) -> None:
     snapshots, folder = Snapshots(config.data_dir), Path(config.data_dir) / "snapshots"
 
     def part(path: Path) -> None:

@@ -42,7 +42,7 @@ def closed(closer: WindowCloser, now_ms: int) -> set[str]:
     return {mailbox.key for mailbox in closer.take(now_ms)}
 
 
-def test_what_has_ended_is_closed(closer: WindowCloser) -> None:
+def test_ended_windows_are_closed(closer: WindowCloser) -> None:
     assert closed(closer, 9) == set()
     assert closed(closer, 10) == {ANN, BOB}
 
@@ -52,7 +52,7 @@ def test_windows_of_a_slot_that_goes_are_left_to_its_next_owner(closer: WindowCl
     assert closed(closer, 10) == {BOB}
 
 
-def test_so_are_those_that_had_ended_before(closer: WindowCloser) -> None:
+def test_ended_windows_of_a_slot_that_goes_are_left_too(closer: WindowCloser) -> None:
     closer.tick(10)
     closer.leave({slot_of(ANN)})
     assert closed(closer, 11) == {BOB}
