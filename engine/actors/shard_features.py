@@ -8,6 +8,7 @@ from typing import Final
 from engine.features.actions import shard_part as actions
 from engine.features.dead_letters import shard_part as dead_letters
 from engine.features.digest import shard_part as digest
+from engine.features.inbox import shard_part as inbox
 from engine.features.policy import shard_part as policy
 from engine.features.traces import shard_part as traces
 from engine.features.user_data import shard_part as user_data
@@ -21,6 +22,7 @@ FEATURES: Final[Sequence[Callable[[ShardPorts], ShardFeature]]] = (
     actions.on_shard,
     digest.on_shard,
     dead_letters.on_shard,
+    inbox.on_shard,
     user_data.on_shard,
 )
 """Without a feature its records are refused or dropped (`engine.store.shard_feature`)."""

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.core.commit.judge import MakeJudge
 from engine.core.shard.mailbox_store import DeadLetter
-from engine.core.shard.user_reads import UserReaders
+from engine.core.shard.user_handlers import UserHandlers
 from engine.core.wire.records import Timer
 
 
@@ -68,7 +68,7 @@ class ShardFeature(Struct, frozen=True):
         drain: exports what only this process has, before it ends; None: there is nothing.
         judge: makes the judge of the shard (`engine.core.commit.judge`), in place of those of features before it, which it extends; None:
             it has none.
-        readers: answer questions about users, by their kinds.
+        handlers: of requests about users, by their kinds.
         store_actions: takes the actions of fired timers; None: it takes none.
         store_dead_letters: takes messages that clients refused; None: it takes none.
     """
@@ -77,7 +77,7 @@ class ShardFeature(Struct, frozen=True):
     counts: Callable[[], Mapping[str, int]] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
     judge: MakeJudge | None = None
-    readers: UserReaders = {}
+    handlers: UserHandlers = {}
     store_actions: StoreActions | None = None
     store_dead_letters: StoreDeadLetters | None = None
 

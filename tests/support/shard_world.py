@@ -37,9 +37,11 @@ from engine.core.wire.records import (
     DeliverShared,
     Detach,
     Explain,
+    MarkInbox,
     Nack,
     Post,
     ReadBacklog,
+    ReadInbox,
     ReadUser,
     Shared,
     Subscribe,
@@ -47,6 +49,7 @@ from engine.core.wire.records import (
     Trace,
 )
 from engine.features.digest.core.backlog_reads import read_backlog
+from engine.features.inbox.core import inbox_requests
 from engine.features.policy.core.explain import explain, trace
 from engine.features.user_data.core import user_overview
 from engine.features.windows.core.window_step import WindowJudge
@@ -89,7 +92,14 @@ def small_config(inbox: InboxLimits | None = None, **changes: Any) -> Config:
     return Config(**(values | changes))
 
 
-READERS = {Explain: explain, Trace: trace, ReadBacklog: read_backlog, ReadUser: user_overview}
+HANDLERS = {
+    Explain: explain,
+    Trace: trace,
+    ReadBacklog: read_backlog,
+    ReadUser: user_overview,
+    ReadInbox: inbox_requests.read,
+    MarkInbox: inbox_requests.mark,
+}
 """As the features of a shard have them."""
 
 
@@ -120,10 +130,10 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.config, spread(1), "e1", READERS, self.judge)
+        self.core = ShardCore(0, self.config, spread(1), "e1", HANDLERS, self.judge)
         self.drops_followed = 0
         self.epoch += 1
-        self.core.inbox_requests.epoch = self.epoch
+        self.core.inbox_counts.epoch = self.epoch
         self.core.opened(EDGE)
         self.bodies = BodyCache(self.config.shared_bytes_max)  # the edge's
 
@@ -308,9 +318,9 @@ class World:
         if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
-        if pages := core.inbox_requests.take_reads(1000):
+        if pages := core.user_requests.take_reads(1000):
             streams = [self.streams.get(page.range.key, {}) for page in pages]
-            core.inbox_requests.read_done(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
+            core.user_requests.read_done(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
         self.log_sessions()
         return bool(keys or doubted or reads or letters or awaited or doubts or acting or pages)
 

@@ -17,9 +17,9 @@ from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkServer
 from engine.actors.recovery import Recovery
 from engine.core.journal.journal_records import StoredMessage, is_ahead
-from engine.core.shard.inbox_requests import InboxRead
 from engine.core.shard.mailbox_store import StreamRead
 from engine.core.shard.shard import ShardCore
+from engine.core.shard.user_handlers import StreamAnswer
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.offline_streams import OfflineStreams
@@ -65,7 +65,7 @@ class StorageReads:
         self._wanted = asyncio.Event()
         self._inbox_wanted = asyncio.Event()
         self._ahead: list[StreamRead] = []  # of broadcasts that were not read yet
-        self._ahead_inboxes: list[InboxRead] = []  # likewise
+        self._ahead_inboxes: list[StreamAnswer] = []  # likewise
         self._ahead_wanted = asyncio.Event()
 
     def wake(self) -> None:
@@ -74,7 +74,7 @@ class StorageReads:
         fired = core.fired_timers
         if core.page_wait.pages_wanted or core.page_wait.doubted or core.mailbox_store.reads_wanted or fired.doubted or fired.awaited:
             self._wanted.set()
-        if core.inbox_requests.reads_wanted:
+        if core.user_requests.reads_wanted:
             self._inbox_wanted.set()
 
     async def run(self) -> None:
@@ -139,14 +139,14 @@ class StorageReads:
                     await self._read_ahead(reads, inboxes)
             except StorageUnavailable as error:
                 log.warning("shard %d: broadcasts of users who have moved here: %s", self._core.index, error)
-                self._core.inbox_requests.read_failed(inboxes)
+                self._core.user_requests.read_failed(inboxes)
                 self._flush()
                 await asyncio.sleep(USERS_RETRY_S)
                 self._ahead += reads
             if self._ahead:
                 self._ahead_wanted.set()
 
-    async def _read_ahead(self, reads: list[StreamRead], inboxes: list[InboxRead]) -> None:
+    async def _read_ahead(self, reads: list[StreamRead], inboxes: list[StreamAnswer]) -> None:
         """Read some of these ranges, and remove them."""
         count = self._offline.ranges_max
         some, pages = reads[:count], inboxes[:count]
@@ -154,12 +154,12 @@ class StorageReads:
         del reads[:count], inboxes[:count]
         for read, entries in zip(some, found[: len(some)], strict=True):
             self._core.read_done(read, entries, self._now_ms())
-        self._core.inbox_requests.read_done(pages, found[len(some) :])
+        self._core.user_requests.read_done(pages, found[len(some) :])
         self._flush()
 
     async def run_inboxes(self) -> None:
         """Read what edges ask for of inboxes until cancelled, in a task of its own so that no delivery waits for it."""
-        requests = self._core.inbox_requests
+        requests = self._core.user_requests
         while True:
             await self._inbox_wanted.wait()
             self._inbox_wanted.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, S
 class UserChange(Struct):
     """A record for the next group (`engine.core.shard.user_requests`), the link session that asked for it, and the answer for either
     outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the profile or the topics of the
-    record, from those that the user has when the group is built."""
+    record, from those that the user has when the group is built. `applied`: completes `done` once the mailbox has the record."""
 
     mailbox: Mailbox
     session: str
@@ -26,6 +26,7 @@ class UserChange(Struct):
     done: Struct
     failed: Struct
     change: ChangeProfile | SetProfile | Subscribe | None = None
+    applied: Callable[[], None] | None = None
 
 
 def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int, judge: Judge) -> None:

@@ -32,7 +32,7 @@ from engine.core.mailbox.id_lookup import seqs_shown
 from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
-from engine.core.shard.inbox_requests import InboxRequests
+from engine.core.shard.inbox_counts import InboxCounts
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
 from engine.core.shard.nack_queue import NackQueue
 from engine.core.shard.output import SessionEvent, ShardOutput
@@ -90,9 +90,9 @@ class Connections:
         output: ShardOutput,
         data_epoch: str,
         unknown: Callable[[str, Ack | AckIds | Nack | Written | Rejoin], None],
-        inbox_requests: InboxRequests,
+        inbox_counts: InboxCounts,
     ) -> None:
-        self._inbox_requests = inbox_requests
+        self._inbox_counts = inbox_counts
         self._mailbox_store = mailbox_store
         self._delivery = delivery
         self._broadcast_step = broadcast_step
@@ -199,7 +199,7 @@ class Connections:
             welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self.data_epoch)
             self._output.to_edges.append((session, welcome))
         if record.counts:
-            self._inbox_requests.attached(mailbox, session, record.conn)
+            self._inbox_counts.attached(mailbox, session, record.conn)
         self._delivery.send(mailbox, connection, now_ms)
 
     def _begin_anew(self, session: str, conn: int, now_ms: int) -> None:

@@ -152,7 +152,7 @@ class MailboxStore:
         self._removals: dict[str, bool] = {}  # see `Checkpoint.removals`
         self._floors: dict[int, int] = {}  # by slot: no number up to this one is given out again, as a deleted page may have had it
         self._replaying = False
-        self.counts_due: dict[str, Mailbox] = {}  # connected users whose inbox may have changed, for `engine.core.shard.inbox_requests`
+        self.counts_due: dict[str, Mailbox] = {}  # connected users whose inbox may have changed, for `engine.core.shard.inbox_counts`
         self.erased: list[str] = []  # keys of erased users of whom storage has nothing more, for `take_erased`
 
     def mark(self, mailbox: Mailbox) -> None:

@@ -8,7 +8,8 @@ Its parts:
     engine.core.shard.connections         attached connections and their acknowledgements
     engine.core.shard.delivery            sending to them, retries
     engine.core.shard.user_requests       requests made without a connection
-    engine.core.shard.inbox_requests      reads and marks of inboxes, their counts
+    engine.core.shard.user_handlers       those that features handle
+    engine.core.shard.inbox_counts        counts of inboxes, for answers and connections
     engine.core.shard.page_wait           records and posts that wait for a user's page
     engine.core.commit.group              journal groups
     engine.core.shard.broadcast_audience  broadcasts on their way into mailboxes
@@ -48,7 +49,7 @@ from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
-from engine.core.shard.inbox_requests import InboxRequests
+from engine.core.shard.inbox_counts import InboxCounts
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept, WindowsEnded
 from engine.core.shard.output import SessionEvent, ShardOutput
@@ -56,7 +57,7 @@ from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
 from engine.core.shard.slot_release import SlotRelease
-from engine.core.shard.user_reads import UserReaders
+from engine.core.shard.user_handlers import UserHandlers
 from engine.core.shard.user_requests import MAKES_USERS, UserRequest, UserRequests, admission_of
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.core.wire.records import (
@@ -103,7 +104,7 @@ class ShardCore:
         config: Config,
         slot_map: SlotMap,
         data_epoch: str,
-        readers: UserReaders | None = None,
+        handlers: UserHandlers | None = None,
         make_judge: MakeJudge | None = None,
     ) -> None:
         self.index = index
@@ -120,9 +121,9 @@ class ShardCore:
         self.delivery = Delivery(config, store, output)
         self.broadcast_step = step = BroadcastStep(store.log, config.window, config.adopt_max, config.recent_ids, store.judge)
         self.broadcast_audience = BroadcastAudience(config, store, step, self.delivery, output)
-        self.inbox_requests = InboxRequests(config, store, output, data_epoch)
-        self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
-        self.user_requests = UserRequests(config, store, self.connections, step, output, self.inbox_requests, readers or {})
+        self.inbox_counts = InboxCounts(store, output)
+        self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_counts)
+        self.user_requests = UserRequests(config, store, self.connections, step, output, self.inbox_counts, handlers or {})
         self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, store.judge, config.idempotency_caller_s * 1000)
         self.admission = Admission(config, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
@@ -155,7 +156,7 @@ class ShardCore:
             self.fired_timers.doubted,
             self.fired_timers.acting,
             self.fired_timers.awaited,
-            self.inbox_requests.reads_wanted,
+            self.user_requests.reads_wanted,
             self.user_requests.erasing,
             output.session_events,
         )
@@ -184,7 +185,7 @@ class ShardCore:
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data, of this shard or another: end all connections (`Connections.data_epoch_changed`)."""
-        self.data_epoch = self.inbox_requests.data_epoch = data_epoch
+        self.data_epoch = data_epoch
         self.connections.data_epoch_changed(data_epoch, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
@@ -536,7 +537,7 @@ class ShardCore:
             events: of these users, which their last owner had not written.
             told: that owner may have told that they are suspect.
         """
-        self.inbox_requests.epoch = max(self.inbox_requests.epoch, epoch)
+        self.inbox_counts.epoch = max(self.inbox_counts.epoch, epoch)
         self.connections.presence.assume(online, now_ms, told=told)
         self.output.session_events.extend(events)
         self.slot_map = slot_map
@@ -632,7 +633,7 @@ class ShardCore:
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
         self.delivery.tick(now_ms)
-        self.inbox_requests.tick()
+        self.inbox_counts.tick()
         self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
 
     def _find_ended_windows(self, now_ms: int) -> None:

@@ -1,7 +1,7 @@
-"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, read and
-mark the inbox (`engine.core.shard.inbox_requests`), and what features read (`engine.core.shard.user_reads`).
+"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, erase,
+and those that features handle (`engine.core.shard.user_handlers`).
 
-Reads are answered at once. A change is durable before it is answered:
+Reads are answered at once, or when a range of the offline stream is read. A change is durable before it is answered:
 
     waiting -> in a group, as a journal record -> committed: applied to the mailbox, answered "ok"
                                                -> refused: answered "unavailable", but only after the rollback, since until then
@@ -26,23 +26,22 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
-
 from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_changes, user_state_of
-from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled, Topics
+from engine.core.commit.user_step import UserChange, acknowledged_by, apply_mark, apply_note, settle_changes, user_state_of
+from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled, StoredMessage, Topics
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import slot_of
 from engine.core.shard.connections import Connections
-from engine.core.shard.inbox_requests import InboxRequests
+from engine.core.shard.inbox_counts import InboxCounts
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
-from engine.core.shard.user_reads import ReadContext, UserReaders
+from engine.core.shard.user_handlers import RequestContext, StreamAnswer, UserHandlers
 from engine.core.wire.outcomes import ERASED, Outcome
 from engine.core.wire.records import (
     OK,
+    OVERLOADED,
     UNAVAILABLE,
     ChangeProfile,
     Erase,
@@ -51,7 +50,6 @@ from engine.core.wire.records import (
     Followed,
     GetProfile,
     Happened,
-    InboxMarked,
     MarkInbox,
     Moved,
     Probe,
@@ -68,8 +66,8 @@ from engine.core.wire.records import (
     Trace,
 )
 
-Change = Settle | Refuse | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
-UserRequest = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
+_Change = Settle | Refuse | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
+UserRequest = _Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
 
 MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 """Questions after which a user has a page."""
@@ -77,9 +75,10 @@ MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 URGENT: Final = HIGH - 1
 """Before every priority: only the limit of what waits refuses it."""
 
-_OF_FEATURES: Final = (Explain, Trace, ReadBacklog, ReadUser)
-_READS: Final = (Probe, GetProfile, ReadInbox, *_OF_FEATURES)
+_READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, ReadUser)
 _URGENT_KINDS: Final = (Settle, Refuse, Probe, Erase)
+
+_RETRY_MS: Final = 1000
 
 
 def admission_of(record: UserRequest, *, in_memory: bool) -> int | None:
@@ -98,6 +97,7 @@ class UserRequests:
 
     Attributes:
         waiting: changes that no group carries yet.
+        reads_wanted: answers that wait for the offline stream.
         erasing: by mailbox key, the users whose erasure is journalled and who are still in storage: (link session, answer).
     """
 
@@ -108,86 +108,72 @@ class UserRequests:
         connections: Connections,
         broadcast_step: BroadcastStep,
         output: ShardOutput,
-        inbox_requests: InboxRequests,
-        readers: UserReaders,
+        inbox_counts: InboxCounts,
+        handlers: UserHandlers,
     ) -> None:
-        self._readers = readers
-        self._inbox_requests = inbox_requests
+        self._handlers: UserHandlers = {
+            Subscribe: self._subscribe,
+            GetProfile: _get_profile,
+            SetProfile: _set_profile,
+            ChangeProfile: _set_profile,
+            Happened: _note_event,
+            Erase: _erase,
+            **handlers,
+        }
+        self._inbox_counts = inbox_counts
         self._mailbox_store = mailbox_store
         self._connections = connections
         self._broadcast_step = broadcast_step
         self._config = config
         self._output = output
         self.waiting: Final[list[UserChange]] = []
+        self.reads_wanted: Final[list[StreamAnswer]] = []
         self._subscribing: set[str] = set()  # keys of the mailboxes whose topics change, in a group or waiting for one
         self._undecided: Sequence[UserChange] = ()  # of a group that is being rolled back
         self._storage_away = False
         self.erasing: Final[dict[str, list[tuple[str, ErasureDone]]]] = {}
 
     def ask(self, mailbox: Mailbox, session: str, record: UserRequest, now_ms: int) -> None:
-        """Handle a request; the user's mailbox is in memory. Answered now, or after the group that carries its change."""
+        """Handle a request; the user's mailbox is in memory. Answered now, or after the read or the group that it waits for."""
+        if not isinstance(record, _READS):
+            mailbox.active_ms = now_ms
         if isinstance(record, Probe):
             self._connections.probe(mailbox, session, record, now_ms)
-        elif isinstance(record, GetProfile):
-            profile = None if mailbox.user_state is None else mailbox.user_state.profile
-            self._output.to_edges.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
-        elif isinstance(record, ReadInbox):
-            self._inbox_requests.read(mailbox, session, record)
-        elif isinstance(record, _OF_FEATURES):
-            self._output.to_edges.append((session, self._read(mailbox, record, now_ms)))
-        else:
-            mailbox.active_ms = now_ms
-            self._ask_change(mailbox, session, record, now_ms)
-
-    def _read(self, mailbox: Mailbox, record: Any, now_ms: int) -> Struct:
-        reader = self._readers.get(type(record))
-        if reader is None:
-            return Rejected(record.ref, UNAVAILABLE, "this shard does not answer that")
-        presence = self._connections.presence.state(mailbox.key)
-        return reader(mailbox, record, ReadContext(self._config, self._mailbox_store.judge, self._connections.data_epoch, presence, now_ms))
-
-    def _ask_change(self, mailbox: Mailbox, session: str, record: Change, now_ms: int) -> None:
-        if isinstance(record, Settle):
+        elif isinstance(record, Settle):
             self._connections.settle(mailbox, session, record, now_ms)
-        elif isinstance(record, Refuse):
-            if self._storage_away:
-                self._output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, "storage does not answer")))
-            else:
-                self._connections.refuse(mailbox, session, record)
-        elif isinstance(record, Subscribe):
-            self._subscribe(mailbox, session, record)
-        elif isinstance(record, Happened):
-            noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
-            self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
-        elif isinstance(record, MarkInbox):
-            self._mark(mailbox, session, record)
-        elif isinstance(record, Erase):
-            answers = ErasureDone(record.ref, OK), ErasureDone(record.ref, UNAVAILABLE)
-            self._change(UserChange(mailbox, session, Erased(mailbox.key), *answers))
+        elif not isinstance(record, Refuse):
+            self._handle(mailbox, session, record, now_ms)
+        elif self._storage_away:
+            self._output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, "storage does not answer")))
         else:
-            self._set_profile(mailbox, session, record)
+            self._connections.refuse(mailbox, session, record)
 
-    def _set_profile(self, mailbox: Mailbox, session: str, record: SetProfile | ChangeProfile) -> None:
-        profile = record.profile if isinstance(record, SetProfile) else None
-        depends = record if isinstance(record, ChangeProfile) or profile is not None else None
-        done = ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
-        failed = ProfileIs(record.ref, UNAVAILABLE)
-        self._change(UserChange(mailbox, session, Profiled(mailbox.key, profile), done, failed, depends))
+    def _handle(self, mailbox: Mailbox, session: str, record: Any, now_ms: int) -> None:
+        handler = self._handlers.get(type(record))
+        if handler is None:
+            self._output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, "this shard does not answer that")))
+            return
+        data_epoch, presence = self._connections.data_epoch, self._connections.presence.state(mailbox.key)
+        context = RequestContext(self._config, self._mailbox_store, self._inbox_counts, session, data_epoch, presence, now_ms)
+        answer = handler(mailbox, record, context)
+        if isinstance(answer, UserChange):
+            self._change(answer)
+        elif not isinstance(answer, StreamAnswer):
+            self._output.to_edges.append((session, answer))
+        elif len(self.reads_wanted) >= self._config.inbox_reads_max:
+            self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many reads of inboxes wait", _RETRY_MS)))
+        else:
+            answer.session = session
+            self.reads_wanted.append(answer)
 
-    def _subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
+    def _subscribe(self, mailbox: Mailbox, record: Subscribe, context: RequestContext) -> Subscribed | UserChange:
         topics, failed = mailbox.topics, Subscribed(record.ref, UNAVAILABLE, [])
         changes = any(topic not in topics for topic in record.add) or any(topic in topics for topic in record.remove)
         # Behind a change that is not durable yet, the topics are not final: what changes nothing now may undo that one.
         if changes or mailbox.key in self._subscribing or self._storage_away:
             done = Subscribed(record.ref, OK, [])
-            self._change(UserChange(mailbox, session, Topics(mailbox.key, topics), done, failed, record))
-        else:
-            self._output.to_edges.append((session, Subscribed(record.ref, OK, sorted(topics))))
-
-    def _mark(self, mailbox: Mailbox, session: str, record: MarkInbox) -> None:
-        change = self._inbox_requests.mark(mailbox, session, record)
-        if change is not None:
-            self._change(change)
+            return UserChange(mailbox, context.session, Topics(mailbox.key, topics), done, failed, record)
+        return Subscribed(record.ref, OK, sorted(topics))
 
     def _change(self, change: UserChange) -> None:
         if self._storage_away:
@@ -196,6 +182,20 @@ class UserRequests:
         self.waiting.append(change)
         if isinstance(change.record, Topics):
             self._subscribing.add(change.mailbox.key)
+
+    def take_reads(self, count_max: int) -> list[StreamAnswer]:
+        """Removes and returns the next reads; answer them with `read_done` or `read_failed`."""
+        taken = self.reads_wanted[:count_max]
+        del self.reads_wanted[:count_max]
+        return taken
+
+    def read_failed(self, reads: Iterable[StreamAnswer]) -> None:
+        """Storage did not answer."""
+        self._output.to_edges.extend((read.session, read.failed) for read in reads)
+
+    def read_done(self, reads: Sequence[StreamAnswer], found: Iterable[Iterable[StoredMessage]]) -> None:
+        """The ranges were read: `found` is what the streams have of each."""
+        self._output.to_edges.extend((read.session, read.complete(entries)) for read, entries in zip(reads, found, strict=True))
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting changes, or that are being erased; they must stay in memory."""
@@ -246,9 +246,13 @@ class UserRequests:
         self._broadcast_step.wake(change.mailbox)
 
     def _marked(self, change: UserChange, record: Marked, now_ms: int) -> None:
-        apply_mark(change.mailbox, record)
-        if isinstance(change.done, InboxMarked) and (acknowledged := self._inbox_requests.marked(change.mailbox, record, change.done)):
-            self._connections.settle_seqs(change.mailbox, acknowledged, now_ms)
+        mailbox = change.mailbox
+        apply_mark(mailbox, record)
+        self._mailbox_store.counts_changed(mailbox)
+        if change.applied is not None:
+            change.applied()
+        if acknowledged := acknowledged_by(mailbox, record):
+            self._connections.settle_seqs(mailbox, acknowledged, now_ms)
 
     def erased(self, keys: Iterable[str]) -> None:
         """Nothing of these users is in storage any more: answer those who asked for it."""
@@ -268,3 +272,25 @@ class UserRequests:
         self._storage_away = False
         undecided, self._undecided = self._undecided, ()
         self._output.to_edges.extend((change.session, change.failed) for change in undecided)
+
+
+def _get_profile(mailbox: Mailbox, record: GetProfile, _context: RequestContext) -> ProfileIs:
+    profile = None if mailbox.user_state is None else mailbox.user_state.profile
+    return ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
+
+
+def _set_profile(mailbox: Mailbox, record: SetProfile | ChangeProfile, context: RequestContext) -> UserChange:
+    profile = record.profile if isinstance(record, SetProfile) else None
+    depends = record if isinstance(record, ChangeProfile) or profile is not None else None
+    done = ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
+    failed = ProfileIs(record.ref, UNAVAILABLE)
+    return UserChange(mailbox, context.session, Profiled(mailbox.key, profile), done, failed, depends)
+
+
+def _note_event(mailbox: Mailbox, record: Happened, context: RequestContext) -> UserChange:
+    noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
+    return UserChange(mailbox, context.session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE))
+
+
+def _erase(mailbox: Mailbox, record: Erase, context: RequestContext) -> UserChange:
+    return UserChange(mailbox, context.session, Erased(mailbox.key), ErasureDone(record.ref, OK), ErasureDone(record.ref, UNAVAILABLE))

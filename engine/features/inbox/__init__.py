@@ -1,1 +1,1 @@
-"""A user's inbox over HTTP: kept messages, and what the user does with them. The shard has what is kept (`engine.core.inbox`)."""
+"""A user's inbox: kept messages, and what the user does with them. The kernel keeps them (`engine.core.inbox`)."""

@@ -1,7 +1,7 @@
 """`/v1/inbox`: a user's kept messages, and what the user does with them.
 
-The shard of the user gives pages of messages as they are stored (`engine.core.shard.inbox_requests`); the edge looks for types and texts in
-them, so that a search costs the shard no more than reading on. A search reads pages until it has enough: an inbox is bounded.
+The shard of the user gives pages of messages as they are stored (`engine.features.inbox.core.inbox_requests`); the edge looks for types
+and texts in them, so that a search costs the shard no more than reading on. A search reads pages until it has enough: an inbox is bounded.
 
 A mark names messages by ids. The shard knows the ids of recent messages; those of older ones are looked up in the inbox, by reading it.
 """

@@ -11,4 +11,4 @@ from engine.store.shard_feature import ShardFeature, ShardPorts
 
 def on_shard(ports: ShardPorts) -> ShardFeature:
     """The feature on a shard."""
-    return ShardFeature(judge=lambda _mailboxes, _memory: PolicyJudge(ports.config, zone_here), readers={Explain: explain, Trace: trace})
+    return ShardFeature(judge=lambda _mailboxes, _memory: PolicyJudge(ports.config, zone_here), handlers={Explain: explain, Trace: trace})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.shard.slow_connections import connection_state
-from engine.core.shard.user_reads import ReadContext
+from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import OpenWindow, ReadUser, Step, UserIs
 
 
-def user_overview(mailbox: Mailbox, asked: ReadUser, context: ReadContext) -> UserIs:
+def user_overview(mailbox: Mailbox, asked: ReadUser, context: RequestContext) -> UserIs:
     """The answer to a read. Bounded by the limits of the mailbox: connections, topics, windows, decisions and events of a user."""
     state, windows = mailbox.user_state, mailbox.windows
     decisions = [] if state is None else [(one.id, Step(one.at_ms, one.event, one.reason, one.until_ms)) for one in state.timeline]

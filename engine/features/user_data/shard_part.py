@@ -9,4 +9,4 @@ from engine.store.shard_feature import ShardFeature, ShardPorts
 
 def on_shard(_ports: ShardPorts) -> ShardFeature:
     """The feature on a shard."""
-    return ShardFeature(readers={ReadUser: user_overview})
+    return ShardFeature(handlers={ReadUser: user_overview})

@@ -25,11 +25,13 @@ from engine.core.wire.records import (
     GetProfile,
     Hangup,
     Happened,
+    MarkInbox,
     Posted,
     Probe,
     Probed,
     ProfileIs,
     ReadBacklog,
+    ReadInbox,
     ReadUser,
     Rejected,
     SetProfile,
@@ -508,7 +510,15 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
 
 
 @pytest.mark.parametrize(
-    "asked", [Trace(9, KEY, "m"), ReadBacklog(9, KEY, 10, 1000), ReadUser(9, KEY)], ids=lambda asked: type(asked).__name__
+    "asked",
+    [
+        Trace(9, KEY, "m"),
+        ReadBacklog(9, KEY, 10, 1000),
+        ReadUser(9, KEY),
+        ReadInbox(9, KEY, 0, 10, 0),
+        MarkInbox(9, KEY, 1, True, [], [], -1),
+    ],
+    ids=lambda asked: type(asked).__name__,
 )
 def test_a_question_of_a_missing_feature_is_rejected(asked: Any) -> None:
     world = World()

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from engine.core.inbox.inbox import UNREAD
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import Message
-from engine.core.shard.user_reads import ReadContext
+from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import BacklogIs, BacklogRow, ReadBacklog
 
 _LOOKS_PER_ROW = 4
 """Numbers looked at for each message that is asked for: between the pending ones there may be many acknowledged one by one."""
 
 
-def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: ReadContext) -> BacklogIs:
+def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: RequestContext) -> BacklogIs:
     """The answer to a read."""
     rows: list[BacklogRow] = []
     cold: list[int] = []

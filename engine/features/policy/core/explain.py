@@ -12,7 +12,7 @@ from __future__ import annotations
 from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
-from engine.core.shard.user_reads import ReadContext
+from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import Explain, Explained, Step, Trace, Traced
 from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import PolicyJudge, facts_of, in_digest
@@ -26,7 +26,7 @@ _WORDS = {
 }
 
 
-def explain(mailbox: Mailbox, asked: Explain, context: ReadContext) -> Explained:
+def explain(mailbox: Mailbox, asked: Explain, context: RequestContext) -> Explained:
     """Return the outcome that a post would have now, or at its own time if that is later, with the reasons."""
     config, now_ms = context.config, context.now_ms
     post, at_ms = asked.post, max(asked.at_ms, now_ms)
@@ -46,7 +46,7 @@ def explain(mailbox: Mailbox, asked: Explain, context: ReadContext) -> Explained
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
-    judge = context.judge
+    judge = context.mailbox_store.judge
     assert isinstance(judge, PolicyJudge), "the feature brings both"
     step = judge.step([], {}, at_ms)
     verdict = step.message(mailbox, facts_of(envelope), held=step.waits_until(mailbox, envelope) > 0)
@@ -66,7 +66,7 @@ def explain(mailbox: Mailbox, asked: Explain, context: ReadContext) -> Explained
     return Explained(asked.ref, word, reasons, until_ms or (asked.at_ms if asked.at_ms > now_ms else 0))
 
 
-def trace(mailbox: Mailbox, asked: Trace, _context: ReadContext) -> Traced:
+def trace(mailbox: Mailbox, asked: Trace, _context: RequestContext) -> Traced:
     """Return the state of a message and the steps that memory has of it. The state is empty for an unknown id."""
     ref, id = asked.ref, asked.id
     entries = [] if mailbox.user_state is None else [entry for entry in mailbox.user_state.timeline if entry.id == id]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import Config
-from engine.core.commit.judge import NO_JUDGE
 from engine.core.inbox.inbox import ARCHIVED, READ, InboxLimits
+from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.category import Category, PolicyTerms
@@ -17,13 +17,17 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
-from engine.core.shard.user_reads import ReadContext
+from engine.core.shard.inbox_counts import InboxCounts
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.shard.output import ShardOutput
+from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import ReadBacklog
 from engine.features.digest.core.backlog_reads import read_backlog
 from tests.support.mailbox_states import state_of
 from tests.support.mailboxes import KEY, mailbox
 
-CONTEXT = ReadContext(Config(), NO_JUDGE, "e1", "connected", 0)
+STORE = MailboxStore(Config(), BroadcastMirror())
+CONTEXT = RequestContext(Config(), STORE, InboxCounts(STORE, ShardOutput(None)), "edge-0/1", "e1", "connected", 0)
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 
 

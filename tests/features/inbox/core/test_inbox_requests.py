@@ -158,28 +158,6 @@ def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     assert [(row.acked, row.flags) for row in read(w).rows] == [(True, READ | SEEN)]
 
 
-def test_counts_go_to_the_connections_that_want_them_and_only_when_they_change() -> None:
-    w = world()
-    w.attach(1, counts=True)
-    (first,) = said_of(w.connect(2), Counts)
-    assert (first.conn, first.unread, first.unseen) == (1, 0, 0)
-    for id in "abc":
-        w.post(id=id)
-    w.settle()
-    w.core.tick(w.now_ms)
-    (second,) = said_of(w.settle(), Counts)
-    assert (second.conn, second.unread) == (1, 3)
-    assert second.revision > first.revision
-    w.acknowledge(1, 3)
-    w.core.tick(w.now_ms)
-    assert not said_of(w.settle(), Counts), "an acknowledgement reads nothing"
-    mark(w, SEEN, upto=-1)
-    w.core.tick(w.now_ms)
-    (third,) = said_of(w.settle(), Counts)
-    assert (third.unread, third.unseen) == (3, 0)
-    assert third.revision > second.revision
-
-
 def test_a_gap_changes_the_counts() -> None:
     w = world()
     w.attach(1, counts=True)
@@ -192,20 +170,6 @@ def test_a_gap_changes_the_counts() -> None:
     w.settle()
     answer = read(w)
     assert (ids(answer), answer.unread) == (["b"], 1)
-
-
-def test_a_refused_message_that_another_device_acknowledges_changes_the_counts() -> None:
-    w = world()
-    w.attach(1, counts=True)
-    w.attach(2)
-    w.publish(id="a")
-    w.core.tick(w.now_ms)
-    w.settle()
-    w.nack(1, "a")
-    w.ack_ids(2, "a")
-    w.core.tick(w.now_ms)
-    (counts,) = said_of(w.said(), Counts)
-    assert (counts.unread, counts.unseen) == (0, 0)
 
 
 def test_a_refused_message_leaves_the_inbox_when_it_is_among_the_dead_letters_for_good() -> None:
@@ -272,7 +236,7 @@ def test_a_read_is_refused_while_too_many_wait_and_answered_when_storage_is_away
     w.tell(ReadInbox(71, KEY, 0, 10, ALL), ReadInbox(72, KEY, 0, 10, ALL))
     (refused,) = said_of(w.raw(), Rejected)
     assert (refused.ref, refused.status) == (72, OVERLOADED)
-    w.core.inbox_requests.read_failed(w.core.inbox_requests.take_reads(10))
+    w.core.user_requests.read_failed(w.core.user_requests.take_reads(10))
     (failed,) = said_of(w.raw(), InboxIs)
     assert (failed.ref, failed.status) == (71, UNAVAILABLE)
 
@@ -288,7 +252,7 @@ def test_a_page_reads_no_long_backlog_between_two_messages() -> None:
     evict(w)
     w.core.pages_loaded({KEY: w.page(KEY)}, w.now_ms)
     w.tell(ReadInbox(71, KEY, 0, 10, ALL))
-    (asked,) = w.core.inbox_requests.reads_wanted
+    (asked,) = w.core.user_requests.reads_wanted
     assert asked.range.last - asked.range.first < 300
     (first,) = said_of(w.settle(), InboxIs)
     assert (ids(first), first.before) == (["new"], 302)

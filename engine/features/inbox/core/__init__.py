@@ -1,0 +1,1 @@
+"""Inboxes as part of a shard."""
