@@ -80,7 +80,8 @@ class Publisher:
         timeout_s: of one attempt, connecting included. An engine answers or rejects within 8 s.
         retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
         on_result: called with the `Result` of every posted item.
-        connections_max: requests in flight, each on a connection that is kept; more wait for their turn.
+        connections_max: requests in flight, each on a connection that is kept; more wait for their turn. An edge takes 1 000
+            connections of an address by default.
         ssl: for `https`, instead of the system's default.
 
     Raises (from every request):
@@ -99,7 +100,7 @@ class Publisher:
         timeout_s: float = 10.0,
         retry_for_s: float = 60.0,
         on_result: Callable[[Result], object] | None = None,
-        connections_max: int = 100,
+        connections_max: int = 32,
         ssl: SSLContext | None = None,
     ) -> None:
         address = parse_url(url)
