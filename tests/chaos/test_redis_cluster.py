@@ -75,11 +75,12 @@ async def received(engine: RunningEngine, user: str, last: str, cursor: str | No
 
 
 async def status_of(engine: RunningEngine, published: dict[str, Any]) -> str:
-    """What became of a message, also where it was not accepted."""
+    """What became of a message, also where it was not accepted; the status of HTTP where the whole request was refused."""
     async with httpx.AsyncClient(base_url=engine.url, timeout=20, trust_env=False, verify=False) as client:
         headers = {"Authorization": f"Bearer {engine.token('app', 'publish')}"}
         answer = await client.post("/v1/notifications", json=[published], headers=headers)
-        return str(answer.json()["results"][0]["status"])
+        told = answer.json()
+        return str(told["results"][0]["status"] if "results" in told else told["status"])
 
 
 def item(user: str, id: str, **more: Any) -> dict[str, Any]:
