@@ -1081,7 +1081,7 @@ async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_un
         books = await traffic.finish()
     assert books["accepted"] > 0
     assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
-    assert books["refused"] == 0, "publishers notice nothing but the edges that leave"
+    assert books["unavailable"] == 0, "publishers notice nothing but the edges that leave"
 
 
 # -- Replacing processes. ----------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ async def test_processes_of_two_versions_serve_side_by_side_and_an_upgrade_is_un
     assert processes(last).keys() == processes(first).keys()
     assert not set(processes(last).values()) & set(processes(first).values())
     assert {formats for _, formats in processes(last).values()} == {newer}
-    assert (books["lost"], books["out_of_order"], books["wrong"], books["refused"]) == (0, 0, [], 0)
+    assert (books["lost"], books["out_of_order"], books["wrong"], books["unavailable"]) == (0, 0, [], 0)
     assert books["accepted"] > 0
     (again,) = await victim.publish(order)
     assert (again["status"], again["seq"]) == ("duplicate", accepted["seq"])

@@ -199,6 +199,7 @@ class Traffic:
         self.epochs: set[str] = set()  # that clients were told of
         self.retries = 0  # requests that had to be repeated
         self.refused = 0  # those of them that were answered
+        self.unavailable = 0  # those of these with 503; a 429 tells of the load, and this machine may be doing anything else
         self.rate = rate
         self._members = members
         self._stop = asyncio.Event()
@@ -248,6 +249,7 @@ class Traffic:
                     return
                 assert status in (429, 503), body
                 self.refused += 1
+                self.unavailable += status == 503
             self.retries += 1
             await asyncio.sleep(RECONNECT_S)
 
@@ -314,8 +316,8 @@ class Traffic:
     async def finish(self, within_s: float = 110) -> dict[str, Any]:
         """Stop publishing, bring in who was away, wait for what is missing; returns the books.
 
-        {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "refused", "reconnects"}; `wrong` are sentences about
-        whatever else is not as PROTOCOL.md has it, and about gaps where no new epoch told that storage has lost data.
+        {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "refused", "unavailable", "reconnects"}; `wrong` are
+        sentences about whatever else is not as PROTOCOL.md has it, and about gaps where no new epoch told that storage has lost data.
         """
         self._stop.set()
         await asyncio.wait_for(asyncio.gather(*self._publishing), within_s)
@@ -336,5 +338,6 @@ class Traffic:
             "wrong": [*gaps, *(str(one) for one in self.checker.violations if one.reason != "lost")],
             "publisher_retries": self.retries,
             "refused": self.refused,
+            "unavailable": self.unavailable,
             "reconnects": sum(max(receiver.connects - 1, 0) for receiver in everyone),
         }
