@@ -70,8 +70,8 @@ def table(access: Access) -> EndpointTable:
         """`DELETE /v1/scheduled?user=&collapse=`. The digest by mail is the user's own, and goes on."""
         key, collapse = timers_of(request)
         answer = raise_unless_ok(await access.gateway.shard_client.cancel_all(key, collapse))
-        if not collapse and (profile := (await access.gateway.shard_client.get_profile(key)).profile) is not None:
-            await access.gateway.times_changed(key, profile)
+        if not collapse:
+            await access.gateway.times_changed(key, None)
         return json_answer({"cancelled": answer.count})
 
     def timers_of(request: Request) -> tuple[str, str]:

@@ -135,11 +135,12 @@ BeginTrace = Callable[[str, str], RequestTrace]
 RecordCall = Callable[[TargetCall], None]
 """Records a call of a target, which has ended."""
 
-TimesChanged = Callable[[str, Profile], Awaitable[None]]
-"""(mailbox key, profile): the user has changed the zone, or the times of a digest by mail. Raises Overloaded, Unavailable."""
+TimesChanged = Callable[[str, Profile | None], Awaitable[None]]
+"""(mailbox key, profile, None: to be read): the zone, or the times of a digest by mail, have changed, or the user's timers were cancelled.
+Raises Overloaded, Unavailable."""
 
 
-async def _no_times(_key: str, _profile: Profile) -> None:
+async def _no_times(_key: str, _profile: Profile | None) -> None:
     """Of a gateway whose edge sends no digests by mail."""
 
 

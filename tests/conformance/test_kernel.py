@@ -32,4 +32,5 @@ async def check_delivery(url: str, secret: str) -> None:
     server = Server(url, secret)
     async with server.http:
         assert (await server.ask("GET", "/v1/dead-letters", scope="admin")).status_code == 404, "a feature is there"
+        assert (await server.ask("DELETE", "/v1/scheduled?user=ann", scope="publish")).json() == {"cancelled": 0}
         await check_at_once(server, FOLDERS)

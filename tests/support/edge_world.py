@@ -25,14 +25,11 @@ from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls, Ready
-from engine.api.time_zones import zone
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
-from engine.core.commit.user_step import UserChange, settle_changes
 from engine.core.inbox.inbox import ARCHIVED, IN_ARCHIVE, READ, SEEN, UNREAD
-from engine.core.journal.journal_records import Profiled, StoredMessage
+from engine.core.journal.journal_records import StoredMessage
 from engine.core.mailbox.broadcast_log import BroadcastEntry
-from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import ChannelCap
 from engine.core.model.formats import FORMATS
 from engine.core.model.revocation import Revocation
@@ -56,7 +53,7 @@ from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.inspection.store import QuarantinedRecord
 from engine.features.policy import endpoints as policy
-from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.policy.core.changed_profiles import changed
 from engine.features.policy.unsubscribing import RememberedKey
 from engine.features.questions import endpoints as questions
 from engine.features.questions.core import GivenAnswer
@@ -265,24 +262,15 @@ class FakeShard:
             topics -= set(subscribe.remove)
         self.say(wire.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
 
-    def setprofile(self, record: wire.SetProfile) -> None:
-        self._profiled(record, Profiled(record.key, record.profile))
-
-    def changeprofile(self, record: wire.ChangeProfile) -> None:
-        self._profiled(record, Profiled(record.key, None))
-
-    def _profiled(self, record: wire.SetProfile | wire.ChangeProfile, profiled: Profiled) -> None:
+    def setprofile(self, record: wire.SetProfile | wire.ChangeProfile) -> None:
         """As a shard does in a group of its own."""
-        mailbox = Mailbox(record.key, 0)
-        mailbox.user_state = UserState(self.profiles.get(record.key))
-        done = wire.ProfileIs(record.ref, self.profile_status, profiled.profile)
+        answer = wire.ProfileIs(record.ref, self.profile_status)
         if self.profile_status == wire.OK:
-            depends = record if isinstance(record, wire.ChangeProfile) or record.keep_categories else None
-            change = UserChange(mailbox, "", profiled, done, done, depends)
-            settle_changes([change], 0, 0, PolicyJudge(Config(), zone))
-            assert isinstance(change.record, Profiled)
-            self.profiles[record.key] = change.record.profile
-        self.say(done)
+            answer.profile, answer.status = changed(self.profiles.get(record.key), record)
+            self.profiles[record.key] = answer.profile
+        self.say(answer)
+
+    changeprofile = setprofile
 
     def readbacklog(self, record: wire.ReadBacklog) -> None:
         pending = sorted(self.mailboxes.get(record.key, {}).items(), reverse=True)

@@ -33,16 +33,19 @@ from engine.core.wire.records import (
     Ack,
     AckIds,
     Attach,
+    ChangeProfile,
     Deliver,
     DeliverShared,
     Detach,
     Explain,
+    GetProfile,
     MarkInbox,
     Nack,
     Post,
     ReadBacklog,
     ReadInbox,
     ReadUser,
+    SetProfile,
     Shared,
     Subscribe,
     Timer,
@@ -50,6 +53,7 @@ from engine.core.wire.records import (
 )
 from engine.features.digest.core.backlog_reads import read_backlog
 from engine.features.inbox.core import inbox_requests
+from engine.features.policy.core.changed_profiles import change_profile, get_profile
 from engine.features.policy.core.explain import explain, trace
 from engine.features.user_data.core import user_overview
 from engine.features.windows.core.window_step import WindowJudge
@@ -94,6 +98,9 @@ def small_config(inbox: InboxLimits | None = None, **changes: Any) -> Config:
 
 HANDLERS = {
     Explain: explain,
+    GetProfile: get_profile,
+    SetProfile: change_profile,
+    ChangeProfile: change_profile,
     Trace: trace,
     ReadBacklog: read_backlog,
     ReadUser: user_overview,

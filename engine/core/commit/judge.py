@@ -21,8 +21,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.message import timer_effect_id
 from engine.core.policy.conditions import GO, Again, Conditions, Drop, Go
-from engine.core.policy.profile import Profile
-from engine.core.wire.records import UNAVAILABLE, ChangeProfile, Post, SetProfile, Timer
+from engine.core.wire.records import Post, Timer
 
 Events = list[StoredMessage | Counted | Ended | Extended | Decided]
 """The records of a group about messages and windows, in the order in which they apply."""
@@ -133,10 +132,6 @@ class Judge:
 
     def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
         """Apply a journalled record to the windows of a mailbox, at commit or replay. No effect when it is applied already."""
-
-    def changed(self, before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
-        """The profile of a user after a change, and the status of the answer. Called when the group with the change is built."""
-        return before, UNAVAILABLE
 
     def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         """When the quiet hours end in which broadcasts wait for the user, ms; 0 when there are none now."""

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import ARCHIVED, READ, inbox_of
 from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered, Topics
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
-from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, SetProfile, Subscribe, Subscribed
+from engine.core.wire.records import OK, OVERLOADED, ProfileIs, Subscribe, Subscribed
+
+MakeProfile = Callable[[Profile | None], tuple[Profile | None, int]]
+"""The profile of a user, None for the default -> after the change, and the status of the answer."""
 
 
 class UserChange(Struct):
     """A record for the next group (`engine.core.shard.user_requests`), the link session that asked for it, and the answer for either
-    outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the profile or the topics of the
+    outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the topics or the profile of the
     record, from those that the user has when the group is built. `applied`: completes `done` once the mailbox has the record."""
 
     mailbox: Mailbox
@@ -25,18 +27,17 @@ class UserChange(Struct):
     record: Profiled | Noticed | Erased | Marked | Topics
     done: Struct
     failed: Struct
-    change: ChangeProfile | SetProfile | Subscribe | None = None
+    change: MakeProfile | Subscribe | None = None
     applied: Callable[[], None] | None = None
 
 
-def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int, judge: Judge) -> None:
+def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int) -> None:
     """Make the profiles and topics of the changes of a group, in their order: each follows from the one before it.
 
     Args:
         log_head: of the broadcast log; a subscription made now covers what follows it, and where the mailbox is, which may come from a
             shard that had read more.
         topics_max: of one user.
-        judge: makes the profiles.
     """
     profiles: dict[str, Profile | None] = {}
     topics: dict[str, dict[str, int]] = {}
@@ -50,17 +51,12 @@ def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int
             done.topics = sorted(subscribed)
             change.record = Topics(asked.key, subscribed)
             topics[asked.key] = subscribed
-        elif isinstance(record, Profiled) and isinstance(done, ProfileIs):
-            key = record.key
-            if isinstance(asked, ChangeProfile | SetProfile):
-                user_state = change.mailbox.user_state
-                before = profiles.get(key, None if user_state is None else user_state.profile)
-                after, done.status = judge.changed(before, asked)
-                done.profile = after
-                change.record = Profiled(key, after)
-                profiles[key] = after
-            else:
-                profiles[key] = record.profile
+        elif callable(asked) and isinstance(done, ProfileIs):
+            key, user_state = record.key, change.mailbox.user_state
+            before = profiles.get(key, None if user_state is None else user_state.profile)
+            done.profile, done.status = asked(before)
+            change.record = Profiled(key, done.profile)
+            profiles[key] = done.profile
 
 
 def _subscribed(before: dict[str, int], asked: Subscribe, position: int, topics_max: int) -> tuple[dict[str, int], int]:

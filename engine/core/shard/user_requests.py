@@ -1,5 +1,5 @@
-"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, erase,
-and those that features handle (`engine.core.shard.user_handlers`).
+"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, note an event, erase, and those that
+features handle (`engine.core.shard.user_handlers`).
 
 Reads are answered at once, or when a range of the offline stream is read. A change is durable before it is answered:
 
@@ -53,7 +53,6 @@ from engine.core.wire.records import (
     MarkInbox,
     Moved,
     Probe,
-    ProfileIs,
     ReadBacklog,
     ReadInbox,
     ReadUser,
@@ -113,9 +112,6 @@ class UserRequests:
     ) -> None:
         self._handlers: UserHandlers = {
             Subscribe: self._subscribe,
-            GetProfile: _get_profile,
-            SetProfile: _set_profile,
-            ChangeProfile: _set_profile,
             Happened: _note_event,
             Erase: _erase,
             **handlers,
@@ -214,7 +210,7 @@ class UserRequests:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken = self.waiting.copy()
         self.waiting.clear()
-        settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max, self._mailbox_store.judge)
+        settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max)
         return taken
 
     def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:
@@ -272,19 +268,6 @@ class UserRequests:
         self._storage_away = False
         undecided, self._undecided = self._undecided, ()
         self._output.to_edges.extend((change.session, change.failed) for change in undecided)
-
-
-def _get_profile(mailbox: Mailbox, record: GetProfile, _context: RequestContext) -> ProfileIs:
-    profile = None if mailbox.user_state is None else mailbox.user_state.profile
-    return ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
-
-
-def _set_profile(mailbox: Mailbox, record: SetProfile | ChangeProfile, context: RequestContext) -> UserChange:
-    profile = record.profile if isinstance(record, SetProfile) else None
-    depends = record if isinstance(record, ChangeProfile) or profile is not None else None
-    done = ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
-    failed = ProfileIs(record.ref, UNAVAILABLE)
-    return UserChange(mailbox, context.session, Profiled(mailbox.key, profile), done, failed, depends)
 
 
 def _note_event(mailbox: Mailbox, record: Happened, context: RequestContext) -> UserChange:

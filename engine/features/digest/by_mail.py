@@ -110,14 +110,16 @@ class MailDigests:
         self._digest = digest
         self._email = email
 
-    async def arm(self, key: str, profile: Profile, told_ms: int = 0, since_ms: int = 0) -> None:
+    async def arm(self, key: str, profile: Profile | None, told_ms: int = 0, since_ms: int = 0) -> None:
         """Arm the timer of the user's next digest; durable on return. Raises Overloaded, Unavailable.
 
         Args:
+            profile: None: it is to be read.
             told_ms: the time before it, which this edge's clock may not have reached.
             since_ms: when the last digest was; 0: as a timer that waits says, if there is one.
         """
-        if profile.mail_digest is None:
+        profile = profile or (await self._shard_client.get_profile(key)).profile
+        if profile is None or profile.mail_digest is None:
             return
         now_ms, zone = self._wall_ms(), zone_here(profile.zone)
         due_ms = next_due(profile.mail_digest, zone, max(now_ms, told_ms))

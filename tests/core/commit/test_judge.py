@@ -12,9 +12,9 @@ from engine.core.model.envelope import Merge
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
-from engine.core.wire.records import ACCEPTED, UNAVAILABLE, FireDone, ProfileIs, SetProfile
+from engine.core.wire.records import ACCEPTED, FireDone
 from tests.support.policy_world import NIGHT, fire, shown, told
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World
 
 MUTED = Profile(muted_types=("a.*",))
 
@@ -63,9 +63,3 @@ def test_replay_without_a_judge_gives_the_same_messages() -> None:
     told(world, PolicyTerms("touch", Category(cap=1, cap_ms=DAY_MS)), id="m")
     world.crash()
     assert list(world.core.mailboxes["t:u"].hot) == [1]
-
-
-def test_a_change_of_a_profile_is_answered_unavailable() -> None:
-    world = connected()
-    (answer,) = of(world.ask(SetProfile(9, "t:u", MUTED)), ProfileIs)
-    assert (answer.status, answer.profile) == (UNAVAILABLE, NIGHT)

@@ -517,6 +517,8 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
         ReadUser(9, KEY),
         ReadInbox(9, KEY, 0, 10, 0),
         MarkInbox(9, KEY, 1, True, [], [], -1),
+        GetProfile(9, KEY),
+        *CHANGES[:2],
     ],
     ids=lambda asked: type(asked).__name__,
 )
@@ -526,4 +528,4 @@ def test_a_question_of_a_missing_feature_is_rejected(asked: Any) -> None:
     world.core.opened(EDGE)
     world.publish()
     (answer,) = of(world.ask(asked), Rejected)
-    assert (answer.ref, answer.status) == (9, UNAVAILABLE)
+    assert (answer.ref, answer.status) == (asked.ref, UNAVAILABLE)

@@ -17,14 +17,31 @@ message carries. A choice for a category that the rules no longer define, or no 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from engine.core.commit.user_step import UserChange
+from engine.core.journal.journal_records import Profiled
+from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import DIGEST, INBOX, OFF, ON
 from engine.core.policy.preferences import MAPS, NO_MAIL_DIGEST, PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, types_by_choice
-from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, SetProfile
+from engine.core.shard.user_handlers import RequestContext
+from engine.core.wire.records import OK, OVERLOADED, UNAVAILABLE, ChangeProfile, GetProfile, ProfileIs, SetProfile
+
+
+def get_profile(mailbox: Mailbox, asked: GetProfile, _context: RequestContext) -> ProfileIs:
+    """The profile as it is."""
+    profile = None if mailbox.user_state is None else mailbox.user_state.profile
+    return ProfileIs(asked.ref, OK, profile, mailbox.seen_ms)
+
+
+def change_profile(mailbox: Mailbox, asked: ChangeProfile | SetProfile, context: RequestContext) -> UserChange:
+    """The change of the user. Its record and its answer have the profile once the group is built."""
+    done, failed = ProfileIs(asked.ref, OK, None, mailbox.seen_ms), ProfileIs(asked.ref, UNAVAILABLE)
+    return UserChange(mailbox, context.session, Profiled(mailbox.key, None), done, failed, partial(changed, asked=asked))
 
 
 def changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:

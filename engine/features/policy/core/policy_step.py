@@ -49,8 +49,7 @@ from engine.core.model.step import GONE, NEVER_CAME, StepTerms
 from engine.core.policy.conditions import Again, Conditions, Drop, Go
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.user_state import Counters, TimelineEntry
-from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE, ChangeProfile, SetProfile, Timer
-from engine.features.policy.core.changed_profiles import changed
+from engine.core.wire.records import ACCEPTED, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, UNREADABLE, Timer
 from engine.features.policy.core.choices import target_names
 from engine.features.policy.core.contact_policy import (
     NONE_YET,
@@ -244,9 +243,6 @@ class PolicyJudge(Judge):
             if user_state.counters is None:
                 user_state.counters = Counters()
             record(user_state.counters, facts_of(stored.envelope), stored.accepted_ms, self.config.counted_max)
-
-    def changed(self, before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
-        return changed(before, asked)
 
     def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         profile = profile_of(mailbox)
