@@ -128,7 +128,7 @@ async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redi
     assert told[-1][1] == "cap: email: the user got 2 of news in 1 d"
 
 
-async def test_a_mail_that_is_refused_for_good_leaves_its_cap_to_the_next(redis_client: Redis) -> None:
+async def test_a_mail_refused_for_good_counts_for_no_cap(redis_client: Redis) -> None:
     told, cap = Told(), ChannelCap("news", 1, 86_400_000)
     with mail_server() as mails:
         mails.answers = ["552 too large"]

@@ -92,7 +92,7 @@ async def test_the_later_request_moves_the_time_and_schedules_nothing_twice(worl
     assert [timer.due_ms for timer in timers(world)] == [second]
 
 
-async def test_two_devices_that_snooze_at_once_get_one_copy_at_one_of_their_times(world: EdgeWorld) -> None:
+async def test_two_devices_that_snooze_at_once_get_one_copy(world: EdgeWorld) -> None:
     await publish(world, "a")
     times = [until(world, 1), until(world, 2)]
     answers = await asyncio.gather(*(call(world, "/snooze", {"ids": ["a"], "until": at}) for at in times))

@@ -66,13 +66,19 @@ def evict(w: World) -> None:
     w.core.evict(w.now_ms)
 
 
-def test_an_acknowledged_message_stays_in_the_inbox() -> None:
+def with_three_acknowledged() -> World:
+    """A user whose client has acknowledged three messages."""
     w = world()
     w.attach(1)
     for id in "abc":
         w.post(id=id)
     w.settle()
     w.ack(1, 3)
+    return w
+
+
+def test_an_acknowledged_message_stays_in_the_inbox() -> None:
+    w = with_three_acknowledged()
     answer = read(w)
     assert ids(answer) == ["c", "b", "a"]
     assert [row.acked for row in answer.rows] == [True] * 3
@@ -215,12 +221,7 @@ def test_ids_that_only_storage_knows_are_answered_as_unknown() -> None:
 
 
 def test_an_entry_that_storage_has_trimmed_leaves_the_inbox_when_it_is_read() -> None:
-    w = world()
-    w.attach(1)
-    for id in "abc":
-        w.post(id=id)
-    w.settle()
-    w.ack(1, 3)
+    w = with_three_acknowledged()
     w.persist()
     del w.streams[KEY][1]
     assert ids(read(w)) == ["c", "b"]
