@@ -64,8 +64,8 @@ COMPUTING: Final = frozenset({"worlds", "rules"})
 """Groups that keep a processor busy. The others mostly wait, for engines whose own processes then compute."""
 
 ENGINES_AT_ONCE: Final = 2
-"""Groups that wait, under way at the same time. Three keep two cores busy, and take half as long
-again each; a further worker computes meanwhile."""
+"""Groups that wait, under way at the same time. Three keep two cores busy, and take half as long again each. A further worker computes
+meanwhile."""
 
 ENGINES: Final = {"engine": "engine", "victim": "chaos"}
 """The group of the tests that use a fixture: in another group they would start one more engine."""
