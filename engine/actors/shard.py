@@ -334,8 +334,8 @@ class Shard(Server):
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         handlers = {kind: handler for feature in self._features for kind, handler in feature.handlers.items()}
-        judges = [feature.judge for feature in self._features if feature.judge is not None]
-        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, handlers, judges[-1] if judges else None)
+        judge = next((feature.judge for feature in reversed(self._features) if feature.judge is not None), None)  # it extends those before
+        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, handlers, judge)
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)

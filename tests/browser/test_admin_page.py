@@ -41,6 +41,13 @@ async def see(page: Page, view: str) -> None:
     await expect(page.locator(VIEWS[view]).first).to_be_visible()
 
 
+async def answer_late(page: Page, held: Route, **answer: Any) -> None:
+    """Answer a request that was held; returns once the page has read the answer."""
+    async with page.expect_response(held.request.url):
+        await held.fulfill(**answer)
+    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
+
+
 async def keep(page: Page, name: str) -> None:
     """A screenshot of the whole page, for people to look at."""
     OUTPUT.mkdir(exist_ok=True)
@@ -318,9 +325,7 @@ async def test_a_late_answer_of_another_tenant_is_not_shown(page: Page, scripted
         if tenant == "slow":
             await scripted.until(lambda: bool(held))
     await expect(shown).to_contain_text("user of fast")
-    async with page.expect_response(lambda found: "tenant=slow" in found.url):
-        await held[0].fulfill(json=answer_of("slow"))
-    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
+    await answer_late(page, held[0], json=answer_of("slow"))
     await expect(shown).to_contain_text("user of fast")
     await expect(shown).not_to_contain_text("user of slow")
 
@@ -344,9 +349,7 @@ async def test_a_late_text_of_another_tenants_rules_is_not_edited(page: Page, sc
     await scripted.until(lambda: bool(held))
     await page.evaluate("location.hash = 'rules/fast'")
     await expect(page.locator("#rules-versions")).to_contain_text("tenant=fast")
-    async with page.expect_response("**/versions/**"):
-        await held[0].fulfill(body="# rules of slow")
-    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")  # the page has read the late one by then
+    await answer_late(page, held[0], body="# rules of slow")
     await expect(page.locator("#rules-text")).to_have_value("")
 
 
@@ -364,9 +367,7 @@ async def test_a_late_explanation_of_another_user_is_not_shown(page: Page, scrip
     await scripted.until(lambda: bool(held))
     await page.evaluate("location.hash = 'users/default/bob'")
     await expect(page.locator("#user-explain")).to_contain_text("For bob")
-    async with page.expect_response("**/v1/explain?**"):
-        await held[0].fulfill(json={"results": [{"decision": "deliver", "reasons": [{"code": "muted", "detail": "by ann"}]}]})
-    await page.evaluate("fetch('/v1/status').then((answer) => answer.text())")
+    await answer_late(page, held[0], json={"results": [{"decision": "deliver", "reasons": [{"code": "muted", "detail": "by ann"}]}]})
     await expect(page.locator("#user-explain")).not_to_contain_text("by ann")
 
 

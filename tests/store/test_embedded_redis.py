@@ -448,6 +448,14 @@ async def test_a_server_left_over_in_a_linked_directory_is_stopped(config: Confi
     await left_over.stop()
 
 
+def scripted(text: str, folder: Path) -> ServerProgram:
+    """A server that is this Python program, newer than any other."""
+    program = folder / "valkey-server"
+    program.write_text(text.format(python=sys.executable))
+    program.chmod(0o755)
+    return ServerProgram(program, "Valkey", (99, 0, 0))
+
+
 LOADING = """#!{python}
 import socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -464,10 +472,7 @@ for asked in range(1, 1000):
 
 
 async def test_a_server_is_ready_when_it_has_loaded_its_data(config: Config, tmp_path: Path) -> None:
-    program = tmp_path / "valkey-server"
-    program.write_text(LOADING.format(python=sys.executable))
-    program.chmod(0o755)
-    redis = EmbeddedRedis(config, [ServerProgram(program, "Valkey", (99, 0, 0))])
+    redis = EmbeddedRedis(config, [scripted(LOADING, tmp_path)])
     assert await redis.start() == "8.0.0"
     await redis.stop()
     assert len((redis.data_dir / "redis" / "asked").read_text()) >= 4
@@ -490,10 +495,7 @@ server.accept()
 
 
 async def test_a_reply_that_is_cut_is_none(config: Config, tmp_path: Path) -> None:
-    program = tmp_path / "valkey-server"
-    program.write_text(CUT.format(python=sys.executable))
-    program.chmod(0o755)
-    redis = EmbeddedRedis(config, [ServerProgram(program, "Valkey", (99, 0, 0))])
+    redis = EmbeddedRedis(config, [scripted(CUT, tmp_path)])
     assert await redis.start() == "8.0.0"
     await redis.stop()
 
@@ -517,10 +519,8 @@ while True:
 
 
 async def test_a_server_that_starts_again_is_not_ended_while_it_loads(config: Config, tmp_path: Path) -> None:
-    program = tmp_path / "valkey-server"
-    program.write_text(LOADING_LONG.format(python=sys.executable))
-    program.chmod(0o755)
-    async with running(msgspec.structs.replace(config, start_timeout_s=1), ServerProgram(program, "Valkey", (99, 0, 0))) as redis:
+    program = scripted(LOADING_LONG, tmp_path)
+    async with running(msgspec.structs.replace(config, start_timeout_s=1), program) as redis:
         first = redis.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -529,9 +529,7 @@ async def test_a_server_that_starts_again_is_not_ended_while_it_loads(config: Co
 
 
 async def test_a_first_start_that_loads_for_too_long_names_its_setting(config: Config, tmp_path: Path) -> None:
-    program = tmp_path / "valkey-server"
-    program.write_text(LOADING.format(python=sys.executable).replace("asked <= 3", "True"))
-    program.chmod(0o755)
-    redis = EmbeddedRedis(msgspec.structs.replace(config, start_timeout_s=1), [ServerProgram(program, "Valkey", (99, 0, 0))])
+    program = scripted(LOADING.replace("asked <= 3", "True"), tmp_path)
+    redis = EmbeddedRedis(msgspec.structs.replace(config, start_timeout_s=1), [program])
     with pytest.raises(StorageUnavailable, match=r"start_timeout_s: .*loads its data"):
         await redis.start()

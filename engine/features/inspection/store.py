@@ -67,9 +67,9 @@ class Quarantine:
                     lengths.xlen(key)
                 counts = await lengths.execute()
             total += sum(counts)
-            parts = [part for part, length in zip(_STREAMS, counts, strict=True) if length]
-            for part in parts:
-                found += await _records(client, part, count)
+            for part, length in zip(_STREAMS, counts, strict=True):
+                if length:
+                    found += await _records(client, part, count)
         return sorted(found, key=lambda record: -record.at)[:count], total
 
 
