@@ -114,29 +114,28 @@ async def test_a_step_whose_message_expired_while_its_channel_was_away_is_not_ta
     assert await reasons(redis_client) == []
 
 
-async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redis_client: Redis) -> None:
-    told, cap = Told(), ChannelCap("news", 2, 86_400_000)
+async def told_under_a_cap(redis_client: Redis, cap: ChannelCap, steps: int, answer: str) -> tuple[Told, int]:
+    """What is told of steps by mail one after another, and how many mails the server has taken. It answers the first one so."""
+    told = Told()
     with mail_server() as mails:
-        mails.answers = ["451 later"]
+        mails.answers = [answer]
         async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
             await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
-            for number in range(3):
+            for number in range(steps):
                 await due(redis_client, "channel://email", number, cap)
                 await until(lambda number=number: len(told) == number + 1)  # type: ignore[misc]
-    assert len(mails.mails) == 2, "a mail that is tried again counts once"
+    return told, len(mails.mails)
+
+
+async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redis_client: Redis) -> None:
+    told, mails = await told_under_a_cap(redis_client, ChannelCap("news", 2, 86_400_000), 3, "451 later")
+    assert mails == 2, "a mail that is tried again counts once"
     assert [event for event, _ in told] == ["step_done", "step_done", "step_unsent"]
     assert told[-1][1] == "cap: email: the user got 2 of news in 1 d"
 
 
 async def test_a_mail_refused_for_good_counts_for_no_cap(redis_client: Redis) -> None:
-    told, cap = Told(), ChannelCap("news", 1, 86_400_000)
-    with mail_server() as mails:
-        mails.answers = ["552 too large"]
-        async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
-            await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
-            for number in range(2):
-                await due(redis_client, "channel://email", number, cap)
-                await until(lambda number=number: len(told) == number + 1)  # type: ignore[misc]
+    told, _ = await told_under_a_cap(redis_client, ChannelCap("news", 1, 86_400_000), 2, "552 too large")
     assert [event for event, _ in told] == ["step_failed", "step_done"]
 
 
