@@ -4,9 +4,9 @@ An actor gets everything that is not computation from its `ProcessContext`: cloc
 actors, names of link sessions, and the way its process ends. The simulator passes others.
 
 States of a `Process`:
-    created    nothing runs: Ray gives an actor its event loop only with the first call, which it makes itself (`ray_actors.ray_side`)
-    starting   the first call started `_serve`; calls wait, `stats` returns `ready: False`, and `locked` until the secrets of its
-               configuration can be read (`engine.actors.engine_key`)
+    created    nothing runs: whoever made it calls `begin` (`ray_actors.ray_side`), and so does the first call
+    starting   `_serve` runs; calls wait, `stats` returns `ready: False`, and `locked` until the secrets of its configuration can be read
+               (`engine.actors.engine_key`)
     serving    ready; its tasks never return
     ended      a task failed, or the epoch was lost: the process ends itself. Half an actor would be worse than none, and the next
                incarnation recovers everything

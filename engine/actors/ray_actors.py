@@ -108,8 +108,8 @@ def ray_side(name: str, methods: Collection[str], load: Callable[[], type]) -> t
         gc.collect()  # what the imports left: ten megabytes
         self.actor = actor(*arguments, **named)
         if "stats" in methods:
-            # The first call starts it (`engine.actors.actor_process`), and nobody may call an edge for `health_ms`.
-            ray.get_runtime_context().current_actor.stats.remote()
+            # In the actor's event loop, where Ray calls this. A call by itself would be lost where it has not yet heard that it is alive.
+            self.actor.begin()
 
     shown = type(name, (), {})  # its name is the process's while a method runs
     added = {"__module__": __name__, "__ray_actor_class__": shown}  # with the second it looks as if Ray had added what it adds
