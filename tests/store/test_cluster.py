@@ -37,6 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGroup]:
 @pytest.fixture
 async def clients(cluster: ClusterGroup) -> AsyncIterator[list[Redis]]:
     """One of each store."""
+    await asyncio.to_thread(cluster.settled)  # what the test before has moved
     made = connect_each(connect, Config(redis_url=cluster.url, redis_timeout_ms=2000))
     yield made
     for client in made:
@@ -216,6 +217,26 @@ async def test_a_source_that_started_again_tells_that_the_move_ended() -> None:
     source: Any = Source()
     with pytest.raises(EngineError, match=r"the move ended: .*where it was"):
         _ = [left async for left in cluster_moves._as_a_whole(source, 7)]
+
+
+async def test_a_move_waits_until_all_nodes_know_of_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [{"a:1": "a:1", "b:2": ""}, {"a:1": "a:1", "b:2": "b:2"}, {"a:1": "b:2", "b:2": "b:2"}]
+
+    async def named(*_: object) -> dict[str, str]:
+        return told.pop(0) if len(told) > 1 else told[0]
+
+    monkeypatch.setattr(cluster_moves, "_named", named)
+    assert await cluster_moves._agreed(Config(), 7, "b:2") == "b:2"
+
+
+async def test_no_store_moves_while_the_nodes_name_several_masters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def named(*_: object) -> dict[str, str]:
+        return {"a:1": "b:2", "b:2": ""}
+
+    monkeypatch.setattr(cluster_moves, "_named", named)
+    monkeypatch.setattr(cluster_moves, "_AGREED_S", 0.05)
+    with pytest.raises(EngineError, match="a:1 names b:2, b:2 names none"):
+        _ = [left async for left in move(Config(redis_url="redis+cluster://127.0.0.1:1/4"), 0, "c:3")]
 
 
 async def test_a_move_that_a_node_refuses_is_an_error_of_the_engine(cluster: ClusterGroup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,16 @@ as a whole     CLUSTER MIGRATESLOTS (Valkey 9): the source hands the slot over w
 key by key     the others: IMPORTING at the target, MIGRATING at the source, MIGRATE of some keys at a time, then the new owner. The
                store pauses by itself meanwhile (`engine.store.cluster`). A move that was interrupted is continued by the same call:
                keys are on one node or the other. Those of an interrupted MIGRATE may be on both, and are moved again
+
+All nodes must know of a move before the next one begins. A target that hears of the former one meanwhile takes the slot without a new
+epoch, the others take it away again, and no node has it (Valkey 9.1).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -26,6 +31,7 @@ _KEYS_AT_ONCE: Final = 100
 _MIGRATE_MS: Final = 5000  # without progress
 _MIGRATE_S: Final = 60.0  # of one command: some gigabytes
 _LOOK_S: Final = 0.1
+_AGREED_S: Final = 10.0  # nodes tell each other within a second or two
 _OVER: Final = {b"success", b"failed", b"cancelled"}
 _FORGOTTEN: Final = {b"state": b"failed", b"message": b"the source does not know it; it has started again"}
 
@@ -51,27 +57,60 @@ async def _place(config: Config, store: int, tag: str) -> StorePlace:
     try:
         async with _Node(config) as node:
             owner = await node.owner(slot)
-        async with _Node(config, owner) as node:
-            return StorePlace(store, tag, slot, owner, await node.ask("CLUSTER", "COUNTKEYSINSLOT", slot))
+        if owner:
+            async with _Node(config, owner) as node:
+                return StorePlace(store, tag, slot, owner, await node.ask("CLUSTER", "COUNTKEYSINSLOT", slot))
     except StorageUnavailable:
-        return StorePlace(store, tag, slot, "", 0)
+        pass
+    return StorePlace(store, tag, slot, "", 0)
 
 
 async def move(config: Config, store: int, target: str) -> AsyncIterator[int]:
     """Move a store to the master at `target`, HOST:PORT; yields how many keys are left at the source.
 
     Raises:
-        EngineError: there is no such store, `target` is no master, or the source ended the move.
+        EngineError: there is no such store, `target` is no master, the source ended the move, or the nodes name several masters.
         StorageUnavailable: a node does not answer; the call can be repeated.
     """
     stores = len(store_urls(config.redis_url))
     if store >= stores:
         raise EngineError(f"store {store}: there are {stores}, from 0 to {stores - 1}")
     slot = slot_of_tag(tag_of(store, stores))
-    async with _Node(config) as any_node:
-        source = await any_node.owner(slot)
+    source = await _agreed(config, slot, target)
     if source == target:
         return
+    async for left in _moved(config, slot, source, target):
+        yield left
+    await _agreed(config, slot, target)
+
+
+async def _agreed(config: Config, slot: int, target: str) -> str:
+    """The master of a hash slot, once all nodes that answer name the same one."""
+    until_s = time.monotonic() + _AGREED_S
+    while True:
+        named = await _named(config, slot, target)
+        owners = set(named.values())
+        if len(owners) == 1 and (owner := owners.pop()):
+            return owner
+        if time.monotonic() > until_s:
+            told = ", ".join(f"{node} names {owner or 'none'}" for node, owner in named.items())
+            raise EngineError(f"the nodes do not agree on the master of hash slot {slot}: {told}; mend it with CLUSTER SETSLOT")
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _named(config: Config, slot: int, target: str) -> dict[str, str]:
+    """By address of each node that answers, the master that it names for a hash slot."""
+    named = {}
+    async with _Node(config) as any_node:
+        nodes = await any_node.nodes()
+    for address in {**nodes, target: None}:
+        with contextlib.suppress(StorageUnavailable):
+            async with _Node(config, address) as node:
+                named[address] = await node.owner(slot)
+    return named
+
+
+async def _moved(config: Config, slot: int, source: str, target: str) -> AsyncIterator[int]:
     async with _Node(config, source) as old, _Node(config, target) as new:
         if (await new.ask("ROLE"))[0] != b"master":
             raise EngineError(f"{target} is no master; CLUSTER NODES names them")
@@ -162,9 +201,13 @@ class _Node:
             await self._client.connection_pool.release(connection)
 
     async def owner(self, slot: int) -> str:
-        """The address of the master of a hash slot. Raises StorageUnavailable when it has none."""
+        """The address of the master that it names for a hash slot; "": none."""
+        return next((nodes[0] for first, last, nodes in await self._slots() if first <= slot <= last), "")
+
+    async def nodes(self) -> dict[str, None]:
+        """The addresses of those that it knows to have hash slots, and of their replicas, in order."""
+        return dict.fromkeys(address for *_, nodes in await self._slots() for address in nodes)
+
+    async def _slots(self) -> list[tuple[int, int, list[str]]]:
         slots: Sequence[Any] = await self.ask("CLUSTER", "SLOTS")
-        for first, last, master, *_ in slots:
-            if first <= slot <= last:
-                return "{}:{}".format(*address_of(master, self._host))
-        raise StorageUnavailable(f"hash slot {slot} has no master")
+        return [(first, last, ["{}:{}".format(*address_of(node, self._host)) for node in nodes]) for first, last, *nodes in slots]

@@ -88,8 +88,8 @@ class ClusterGroup(ServerGroup):
             return str(client.cluster("MYID").decode())
 
     def settled(self) -> None:
-        """Wait until every living node knows a living master for each slot, and every living replica follows its master."""
-        _until(lambda: all(map(self._is_settled, self.alive())), "the nodes do not agree")
+        """Wait until all living nodes name the same living master of each slot, and every living replica follows its master."""
+        _until(lambda: all(map(self._is_settled, self.alive())) and len(self._named()) == 1, "the nodes do not agree")
 
     def alive(self) -> list[Server]:
         return [server for server in self.servers if server.process is not None and server.process.poll() is None]
@@ -103,6 +103,14 @@ class ClusterGroup(ServerGroup):
             return False
         whole = told["cluster_state"] == "ok" and int(told["cluster_slots_ok"]) == HASH_SLOTS
         return whole and (replication["role"] == "master" or replication["master_link_status"] == "up")
+
+    def _named(self) -> set[tuple[tuple[int, int, int], ...]]:
+        """The masters that the nodes name: (first hash slot, last one, port)."""
+        found = set()
+        for server in self.alive():
+            with server.client() as client:
+                found.add(tuple(sorted((first, last, port) for first, last, (_, port, *_), *_ in _slots(client))))
+        return found
 
     def master(self, store: int) -> Server:
         """Whom most nodes name as the master of a store."""
