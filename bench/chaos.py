@@ -23,6 +23,7 @@ import uvloop
 
 from bench import chaos_on_hosts
 from bench.chaos_report import write_tables
+from bench.garbage import uncollected
 from bench.ray_nodes import SHARD_EACH, RayNodes
 from tests.support.chaos import scenarios
 from tests.support.chaos.faults import Fault, end_of_zombies
@@ -126,7 +127,7 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
         try:
             with tempfile.TemporaryDirectory(prefix="engine-chaos-", ignore_cleanup_errors=True) as folder, make(Path(folder)) as place:
                 for scenario in here:
-                    with args.phases.phase(scenario.name):
+                    with args.phases.phase(scenario.name), uncollected():
                         result = uvloop.run(strike(place, scenario, scenario.name, args.seconds, rate=args.rate))
                     results.append(result)
                     yield result
@@ -136,7 +137,7 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
         if on_hosts.name not in args.scenario:
             continue
         try:
-            with args.phases.phase(on_hosts.name):
+            with args.phases.phase(on_hosts.name), uncollected():
                 result = chaos_on_hosts.run_one(on_hosts, args.seconds)
             results.append(result)
             yield result
