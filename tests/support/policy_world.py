@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from engine.api.time_zones import zone
 from engine.config import Config
+from engine.core.commit.judge import Judge
 from engine.core.journal import rebuild
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire.records import Deliver, GetProfile, Posted, ProfileIs, SetProfile, Timer
+from engine.features.policy.core.policy_step import PolicyJudge
 from tests.support.shard_world import World, of
 
 NIGHT = Profile(zone="Europe/Berlin", level="vip", quiet=(QuietHours(22 * 60, 7 * 60),), muted_types=("promo.*",))
@@ -107,3 +113,10 @@ def later(world: World, ms: int = 300) -> list[dict[str, Any]]:
 def shown(records: list[Any]) -> list[dict[str, Any]]:
     deliveries = [record for record in of(records, Deliver) if record.conn == 1]
     return [json.loads(b'{"seq":%d,%b}' % (seq, body)) for delivery in deliveries for seq, _, body in delivery.messages]
+
+
+class WithoutWindows(World):
+    """A shard that has the contact policy without the feature of windows."""
+
+    def judge(self, mailboxes: Mapping[str, Mailbox], memory: Memory) -> Judge:
+        return PolicyJudge(self.config, zone)

@@ -56,12 +56,16 @@ def explain(mailbox: Mailbox, asked: Explain, context: RequestContext) -> Explai
         reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
         if verdict.decision is Decision.DIGEST:
             envelope = in_digest(envelope, config.digest_ms)
-    if word in ("deliver", "digest") and (closes_ms := step.waits_until(mailbox, envelope)):
+    closes_ms = step.waits_until(mailbox, envelope) if word in ("deliver", "digest") else 0
+    if closes_ms:
         if word == "deliver":
             word = "merge"
             reasons.append(("window", "it counts in the window of its collapse key; what that sends is decided at its end"))
         until_ms = closes_ms
-    elif word == "deliver" and not mailbox.connections:
+    elif word == "digest":
+        word = "deliver"
+        reasons.append(("no_digest", "no digest can take it; it is delivered at once"))
+    if word == "deliver" and not mailbox.connections:
         reasons.append(("offline", "nobody is connected; it is kept until it expires"))
     return Explained(asked.ref, word, reasons, until_ms or (asked.at_ms if asked.at_ms > now_ms else 0))
 

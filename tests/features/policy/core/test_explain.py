@@ -40,6 +40,7 @@ from tests.support.policy_world import (
     ONCE,
     SEVEN_AM,
     TEN_PM,
+    WithoutWindows,
     at,
     fire,
     later,
@@ -102,6 +103,18 @@ def test_each_decision_is_explained_with_its_reasons() -> None:
     assert ask(world, post(world, "known", digest=b"e" * 8)).decision == "conflict"
     world.detach(1)
     assert codes(ask(world, post(world, "m", retain=False))) == ["nobody_connected"]
+
+
+def test_no_window_or_digest_is_promised_without_the_feature() -> None:
+    world = WithoutWindows()
+    wants(world, Profile(digest_types=("forum.*",)))
+    for wanted, reasons in (
+        (post(world, "m1", "forum.like"), ["digest", "no_digest", "offline"]),
+        (post(world, "m2", collapse="k", merge=Merge(500)), ["allowed", "offline"]),
+    ):
+        asked = ask(world, wanted)
+        assert (asked.decision, codes(asked), asked.until_ms) == ("deliver", reasons, 0)
+        assert do(world, wanted).status == ACCEPTED
 
 
 messages = st.tuples(

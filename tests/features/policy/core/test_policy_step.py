@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from engine.api.time_zones import zone
 from engine.core.commit.first_result import packed_result
-from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import ALL, InboxLimits
 from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
-from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.memory import Memory
 from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
@@ -42,7 +37,6 @@ from engine.core.wire.records import (
     ReadInbox,
     Settle,
 )
-from engine.features.policy.core.policy_step import PolicyJudge
 from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
@@ -52,6 +46,7 @@ from tests.support.policy_world import (
     ONCE,
     SEVEN_AM,
     TEN_PM,
+    WithoutWindows,
     at,
     fire,
     later,
@@ -499,11 +494,6 @@ def test_what_a_user_wants_in_the_digest_comes_as_one_message_that_counts_by_typ
     assert digest["data"] == {"types": {"forum.like": 2, "forum.reply": 1}}
     assert [event for _, event, _ in timeline(world)] == ["digested"] * 3
     assert world.core.output.counters["digested"] == 3
-
-
-class WithoutWindows(World):
-    def judge(self, mailboxes: Mapping[str, Mailbox], memory: Memory) -> Judge:
-        return PolicyJudge(self.config, zone)
 
 
 def test_the_policy_without_windows_delivers_messages_of_the_digest() -> None:
