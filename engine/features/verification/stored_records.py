@@ -21,7 +21,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Final, cast
+from operator import itemgetter
+from typing import Any, Final, TypeVar, cast
 
 import redis.asyncio as redis
 from msgspec import Struct
@@ -51,6 +52,8 @@ from engine.store.keys import (
 from engine.store.slot_map import decode_slot_map
 from engine.store.storage_calls import StorageCalls
 from engine.store.stored_kinds import FeatureData, StoredKind
+
+T = TypeVar("T")
 
 _KEYS_READ: Final = 1000
 _RECORDS_READ: Final = 200
@@ -119,7 +122,8 @@ class Verified(Struct, frozen=True):
 class Verification:
     """One pass over the data of a Redis. It reads, and changes nothing; an engine may run meanwhile.
 
-    Redis may give keys and fields twice while others are deleted: these count twice among those that are checked. Their damage counts once.
+    Redis may give keys and fields twice while others are deleted. Each is checked once: the names of all keys, some 100 bytes each, and of
+    the fields of one key are in memory.
 
     Args:
         features: whose data may be there.
@@ -147,7 +151,7 @@ class Verification:
     async def run(self) -> Verified:
         """Check all records. Raises StorageUnavailable."""
         with StorageCalls("verify"):
-            async for key in self.client.scan_iter(count=_KEYS_READ):
+            async for key in _once(self.client.scan_iter(count=_KEYS_READ), lambda key: key):
                 await self._key(key)
             for partition in range(TIMER_PARTITIONS):
                 await self._timer_index(partition)
@@ -163,7 +167,7 @@ class Verification:
 
     # -- Reading in bounded pieces. ------------------------------------------------------------------------------------
     async def fields(self, key: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
-        async for field, value in self.client.hscan_iter(key, count=_RECORDS_READ):
+        async for field, value in _once(self.client.hscan_iter(key, count=_RECORDS_READ), itemgetter(0)):
             yield field, value
 
     async def entries(self, key: bytes) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
@@ -380,6 +384,15 @@ class Kinds:
             return _EXACT[key]
         kind = next((kind for beginning, kind in self._beginnings if beginning.match(key)), "")
         return kind or ("" if any(indexes.fullmatch(key) for indexes in self._indexes) else "unknown key"), 0
+
+
+async def _once(scanned: AsyncIterator[T], name: Callable[[T], bytes]) -> AsyncIterator[T]:
+    """What a scan gives, each name once."""
+    names = set()
+    async for one in scanned:
+        if name(one) not in names:
+            names.add(name(one))
+            yield one
 
 
 def _group(entry: bytes) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -185,6 +185,21 @@ async def test_damage_counts_once_though_redis_gives_its_key_twice(data: Redis, 
     monkeypatch.setattr(data, "scan_iter", twice)
     found = await Verification(data, FEATURES).run()
     assert ([one.key for one in found.damage], found.damaged) == (["renamed"], 1)
+
+
+async def test_records_count_once_though_redis_gives_keys_and_fields_twice(data: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(scan: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def repeated(*args: Any, **options: Any) -> AsyncIterator[Any]:
+            async for one in scan(*args, **options):
+                yield one
+                yield one
+
+        return repeated
+
+    whole = (await Verification(data, FEATURES).run()).checked
+    for name in ("scan_iter", "hscan_iter"):
+        monkeypatch.setattr(data, name, twice(getattr(data, name)))
+    assert (await Verification(data, FEATURES).run()).checked == whole
 
 
 async def test_damaged_events_for_another_shard_are_found(data: Redis) -> None:
