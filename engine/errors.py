@@ -47,13 +47,15 @@ class ActionFailed(EngineError):
         final: trying again is of no use.
         retry_after_s: the target wants no try before; 0: it named no time.
         own: a part of the engine did not answer. Nothing is given up for that.
+        unclear: the target may have done it, and could not say so.
     """
 
-    def __init__(self, detail: str, *, final: bool = False, retry_after_s: int = 0, own: bool = False) -> None:
+    def __init__(self, detail: str, *, final: bool = False, retry_after_s: int = 0, own: bool = False, unclear: bool = False) -> None:
         super().__init__(detail)
         self.final = final
         self.retry_after_s = retry_after_s
         self.own = own
+        self.unclear = unclear
 
 
 class NobodyToReach(EngineError):

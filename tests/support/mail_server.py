@@ -14,6 +14,8 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from tests.support.free_port import free_port
 
+LOST = "lost"
+
 
 class Mail(NamedTuple):
     """A mail as it came. `at_ms`: by the clock of this process."""
@@ -24,7 +26,10 @@ class Mail(NamedTuple):
 
 
 class MailServer:
-    """Answers the data of mails with `answers`, one after another, then takes all; refuses the addresses in `refused` for good."""
+    """Answers the data of mails with `answers`, one after another, then takes all; refuses the addresses in `refused` for good.
+
+    `LOST` among the answers: the mail is taken, and the connection ends without an answer.
+    """
 
     def __init__(self) -> None:
         self.mails: list[Mail] = []
@@ -57,12 +62,15 @@ class MailServer:
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
-        if self.answers:
-            return self.answers.pop(0)
+    async def handle_DATA(self, server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        answer = self.answers.pop(0) if self.answers else ""
+        if answer not in ("", LOST):
+            return answer
         message = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(message, EmailMessage)
         self.mails.append(Mail(envelope.rcpt_tos, message, int(time.time() * 1000)))
+        if answer == LOST:
+            server.transport.abort()
         return "250 OK"
 
     def authenticate(self, _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> AuthResult:

@@ -49,7 +49,7 @@ class EmailChannel:
             try:
                 await self._catcher.keep(mail, address, key)
             except StorageUnavailable as error:
-                raise ActionFailed(str(error)) from None
+                raise ActionFailed(str(error), unclear=True) from None
         else:
             raise ActionFailed("the setting smtp_url is empty", final=True)
 

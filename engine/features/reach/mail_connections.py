@@ -1,7 +1,7 @@
 """Connections to the mail server (SMTP, RFC 5321), kept open for some mails: a login and TLS cost more than a mail.
 
     taken --mail sent--> idle, the newest is taken first --`smtp_idle_ms`, or `smtp_mails_max` mails--> ended by QUIT
-          --anything else, a cancelled call too--------> closed
+          --anything else, a cancelled call too--------> closed; once the mail is under way, without an answer, it may have been sent
     idle  --the server closed it, or says so--> the mail goes over a new connection
 
 As many mails are under way as the callers have calls, so no limit of connections is needed here. `aiosmtplib` is imported with the first
@@ -89,15 +89,14 @@ class MailConnections:
         """Send a mail. Raises ActionFailed, whose reason does not have the address."""
         try:
             from aiosmtplib import SMTPException, SMTPResponseException
-            from aiosmtplib.errors import SMTPDataError, SMTPRecipientsRefused, SMTPSenderRefused
+            from aiosmtplib.errors import SMTPDataError, SMTPRecipientRefused, SMTPSenderRefused
         except ImportError:
             raise ActionFailed("aiosmtplib is not installed where the edges run: install the extra `mail`") from None
         place = self._server.place
         try:
             await self._send(mail, address)
-        except SMTPRecipientsRefused as error:
-            code = error.recipients[0].code if error.recipients else 0
-            raise ActionFailed(f"{place} refused the address with {code}", final=code >= 500) from None
+        except SMTPRecipientRefused as error:
+            raise ActionFailed(f"{place} refused the address with {error.code}", final=error.code >= 500) from None
         except SMTPResponseException as error:
             final = error.code >= 500 and isinstance(error, SMTPSenderRefused | SMTPDataError)
             raise ActionFailed(f"{place} answered {error.code}", final=final) from None
@@ -121,8 +120,11 @@ class MailConnections:
         await self._send_by(_Connection(client), mail, address)
 
     async def _send_by(self, connection: _Connection, mail: Message, address: str) -> None:
+        client, data = connection.client, mail.as_bytes()
         try:
-            await connection.client.sendmail(parseaddr(mail["From"])[1], [address], mail.as_bytes())
+            await client.mail(parseaddr(mail["From"])[1], options=[f"size={len(data)}"] if client.supports_extension("size") else [])
+            await client.rcpt(address)
+            await self._send_data(client, data)
         except BaseException:
             connection.client.close()
             raise
@@ -132,6 +134,17 @@ class MailConnections:
         else:
             connection.expiry = asyncio.get_running_loop().call_later(self._idle_s, self._expire, connection)
             self._idle.append(connection)
+
+    async def _send_data(self, client: SMTP, data: bytes) -> None:
+        from aiosmtplib import SMTPException
+        from aiosmtplib.errors import SMTPDataError
+
+        try:
+            await client.data(data)
+        except SMTPDataError:
+            raise
+        except (SMTPException, OSError) as error:
+            raise ActionFailed(f"{self._server.place}: {type(error).__name__} after the mail", unclear=True) from None
 
     def _take(self) -> _Connection | None:
         while self._idle:

@@ -115,7 +115,8 @@ class OwnChannels:
             except ActionFailed as error:
                 if error.final:
                     raise media_types.unacceptable(Invalid(str(error), "$.email")) from None
-                await self._addresses.uncount_asked(limits)  # or an outage of the mail server would cost the user a day
+                if not error.unclear:
+                    await self._addresses.uncount_asked(limits)  # or an outage of the mail server would cost the user a day
                 raise
         except (StorageUnavailable, ActionFailed) as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None

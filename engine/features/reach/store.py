@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,14 @@ class MailAsked(NamedTuple):
 
     wait_ms: int  # until it may; 0: now
     at_ms: int  # when it was asked for, by the clock of storage
+
+
+class Counted(IntEnum):
+    """Whether a step counts in the cap of its channel, see `channels_count.lua`."""
+
+    NO = 0
+    NOW = 1
+    BEFORE = 2
 
 
 class AddressStore:
@@ -85,11 +94,11 @@ class AddressStore:
         """Count one mail less for each of these names: it was not sent."""
         await _ASK.run(self._client, [channels_asked_key(name) for name in names], [0])
 
-    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
-        """Whether the user is told of a step, which counts then; false where the cap is reached. A step that was counted is told again."""
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> Counted:
+        """Count a step that the user is told of; NO where the cap is reached. One that counts already counts from now on."""
         arguments = [_digest(step), cap.most, cap.span_ms]
         reply = await _COUNT.run(self._client, [_told_key(key, channel, cap)], arguments, self._replicas)
-        return int(reply[1]) == 1
+        return Counted(int(reply[1]))
 
     async def uncount_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> None:
         """The user was not told of the step, which counts no more."""

@@ -28,7 +28,7 @@ from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.push_channel import PushChannel
 from engine.features.reach.store import AddressStore
 from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key
-from tests.support.mail_server import mail_server
+from tests.support.mail_server import LOST, mail_server
 from tests.support.push_service import push_service
 from tests.support.waiting import until
 from tests.support.webhook_target import webhook_server
@@ -114,11 +114,11 @@ async def test_a_step_whose_message_expired_while_its_channel_was_away_is_not_ta
     assert await reasons(redis_client) == []
 
 
-async def told_under_a_cap(redis_client: Redis, cap: ChannelCap, steps: int, answer: str) -> tuple[Told, int]:
-    """What is told of steps by mail one after another, and how many mails the server has taken. It answers the first one so."""
+async def told_under_a_cap(redis_client: Redis, cap: ChannelCap, steps: int, *answers: str) -> tuple[Told, int]:
+    """What is told of steps by mail one after another, and how many mails the server has taken. It answers the first ones so."""
     told = Told()
     with mail_server() as mails:
-        mails.answers = [answer]
+        mails.answers = list(answers)
         async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
             await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
             for number in range(steps):
@@ -137,6 +137,12 @@ async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redi
 async def test_a_mail_refused_for_good_counts_for_no_cap(redis_client: Redis) -> None:
     told, _ = await told_under_a_cap(redis_client, ChannelCap("news", 1, 86_400_000), 2, "552 too large")
     assert [event for event, _ in told] == ["step_failed", "step_done"]
+
+
+async def test_a_mail_that_may_have_been_sent_counts_whatever_follows(redis_client: Redis) -> None:
+    told, mails = await told_under_a_cap(redis_client, ChannelCap("news", 1, 86_400_000), 2, LOST, "451 later", "552 too large")
+    assert mails == 1
+    assert [event for event, _ in told] == ["step_failed", "step_unsent"]
 
 
 @pytest.mark.parametrize("channel", ["email", "apprise", "push"])

@@ -16,7 +16,7 @@ from engine.features.reach.caught_mails import CaughtMails
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.mail_connections import MailServer
 from tests.support.free_port import free_port
-from tests.support.mail_server import mail_server
+from tests.support.mail_server import LOST, mail_server
 from tests.support.waiting import until
 
 BODY = b'{"id":"m1","type":"alert.raised","ts":1700000000000,"data":{"title":"Disk full","body":"On db1"}}'
@@ -94,7 +94,34 @@ async def test_an_unknown_mailbox_is_final_and_is_not_named(channel: Channel) ->
 async def test_a_server_that_is_away_is_tried_again(channel: Channel) -> None:
     with pytest.raises(ActionFailed) as failed:
         await channel(f"smtp://127.0.0.1:{free_port()}").send(ACTION, "ann@example.org")
-    assert not failed.value.final
+    assert (failed.value.final, failed.value.unclear) == (False, False)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_mail_whose_answer_is_lost_may_have_been_sent(before: int, channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url)
+        for _ in range(before):
+            await email.send(ACTION, "ann@example.org")
+        server.answers = [LOST]
+        with pytest.raises(ActionFailed) as failed:
+            await email.send(ACTION, "ann@example.org")
+    assert (failed.value.final, failed.value.unclear) == (False, True)
+    assert len(server.mails) == before + 1
+
+
+async def test_a_connection_lost_before_the_mail_leaves_it_unsent(channel: Channel) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 here\r\n")
+        while not (line := await reader.readline()).startswith(b"RCPT"):
+            writer.write(b"250 OK\r\n")
+            assert line
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        with pytest.raises(ActionFailed) as failed:
+            await channel(f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}").send(ACTION, "ann@example.org")
+    assert (failed.value.final, failed.value.unclear) == (False, False)
 
 
 async def test_a_server_that_refuses_the_connection_is_tried_again(channel: Channel) -> None:

@@ -13,7 +13,7 @@ import pytest
 from engine.features.policy.unsubscribe_links import LinkClaims, make_link_token
 from engine.features.reach.core.addresses import Addresses
 from tests.support.edge_world import EdgeWorld, edge_world
-from tests.support.mail_server import MailServer, mail_server
+from tests.support.mail_server import LOST, MailServer, mail_server
 
 ANN = "ann@example.org"
 
@@ -112,6 +112,12 @@ async def test_mails_that_could_not_be_sent_now_are_not_counted(world: EdgeWorld
     assert [answer.status_code for answer in answers] == [503] * 4 + [422] * 2 + [202, 429]
     assert answers[4].json()["errors"][0]["path"] == "$.email"
     assert "550" in answers[4].text
+
+
+async def test_mails_of_confirmation_that_may_have_been_sent_are_counted(world: EdgeWorld, mails: MailServer) -> None:
+    mails.answers = [LOST] * 3
+    assert [(await ask(world)).status_code for _ in range(4)] == [503] * 3 + [429]
+    assert len(mails.mails) == 3
 
 
 async def test_a_token_of_another_use_or_another_key_confirms_nothing(world: EdgeWorld, mails: MailServer) -> None:

@@ -11,7 +11,7 @@ from engine.config import Config
 from engine.core.model.action import ChannelCap
 from engine.features.reach.core.addresses import BROWSERS_MAX, NO_ADDRESSES, Addresses, PushKeys, PushSubscription
 from engine.features.reach.keys import channels_key
-from engine.features.reach.store import AddressStore
+from engine.features.reach.store import AddressStore, Counted
 
 ANN = Addresses("ann@example.org")
 
@@ -79,7 +79,8 @@ async def test_an_erasure_refuses_links_asked_for_before_it(redis_client: Redis)
 async def test_a_channel_is_used_up_to_its_cap_in_the_rolling_window_and_a_repeat_is_no_second(redis_client: Redis) -> None:
     store = AddressStore(redis_client, Config())
     cap = ChannelCap("news", 2, 60_000)
-    assert [await store.count_told("acme:ann", "email", cap, step) for step in ("a", "b", "c", "a")] == [True, True, False, True]
+    counted = [await store.count_told("acme:ann", "email", cap, step) for step in ("a", "b", "c", "a")]
+    assert counted == [Counted.NOW, Counted.NOW, Counted.NO, Counted.BEFORE]
     assert await store.count_told("acme:ann", "push", cap, "c"), "each channel counts its own"
     assert await store.count_told("acme:ann", "email", ChannelCap("alert", 2, 60_000), "c")
     assert await store.count_told("acme:bob", "email", cap, "c")
