@@ -107,13 +107,21 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
         if bench in kinds:
             doc = importlib.import_module(f"bench.{bench}").__doc__ or ""
             of_bench = [result for result in chosen if result["bench"] == bench]
-            parts += [f"## {bench.capitalize()}", *doc.strip().split("\n\n"), _table(columns, of_bench)]
+            parts += [f"## {bench.capitalize()}", *doc.strip().split("\n\n"), *_again(header, bench), _table(columns, of_bench)]
     if beside:
         about = (importlib.import_module("bench.peers").__doc__ or "").strip()
         parts += ["## Beside the peers", *about.split("\n\n"), _comparisons(beside)]
     commands = "\n".join(f"python -m bench {' '.join(arguments)}" for arguments in steps.values())
     parts += ["## Commands", f"```\n{commands}\n```"]
     return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _again(header: Mapping[str, Any], bench: str) -> list[str]:
+    """When a benchmark was measured, if that was not with the others."""
+    again = header.get("again", {}).get(bench)
+    if again is None:
+        return []
+    return [f"Measured by itself on {again['date']}, commit {again['commit']}; load average before: {again['load_before']}."]
 
 
 def _wrapped(part: str) -> str:
@@ -217,6 +225,10 @@ def _roles_of_timers(result: Result) -> str:
     return _roles("cpu_us_per_timer", *(["fire"] if "fire" in result["cpu_us_per_timer"] else []))(result)
 
 
+def _cost_of(result: Result) -> str:
+    return "cpu_us_per_timer" if "cpu_us_per_timer" in result else "cpu_us_per_message"
+
+
 _SYSTEM: Final[Column] = ("system", _of("system"))
 _FARED: Final[tuple[Column, ...]] = (("lost", _of("lost")), ("repeated", _of("repeated")), ("out of order", _of("out_of_order")))
 _COST: Final[tuple[Column, ...]] = (
@@ -312,6 +324,15 @@ _TABLES: Final[dict[str, tuple[Column, ...]]] = {
         ("cost ratio", _of("cost_ratio")),
         *_FARED,
         *_TRAFFIC,
+    ),
+    "servers": (
+        ("masters", _case("masters")),
+        ("load", lambda result: "timers" if "cpu_us_per_timer" in result else "messages"),
+        ("a second", lambda result: _of("schedule_per_s" if "cpu_us_per_timer" in result else "per_s")(result)),
+        ("CPU us of one", lambda result: _of(_cost_of(result), "total")(result)),
+        ("of which", lambda result: _roles_of_timers(result) if "cpu_us_per_timer" in result else _roles("cpu_us_per_message")(result)),
+        ("cost ratio", _of("cost_ratio")),
+        ("lost", _of("lost")),
     ),
     "cluster": (
         ("shards", _case("shards")),

@@ -39,6 +39,7 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
             "storm --users 200",
             "timers --timers 5000 --lead 4",
             "scaling --counts 1,2 --messages 10000",
+            "servers --counts 1,2 --messages 10000 --timers 5000",
             "cluster --sizes 1+1 --many= --messages 5000 --seconds 2",
             "wheel --timers 50000",
             "storage --users 1000 --each 1",
@@ -46,7 +47,7 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
         ]
     else:
         steps = ["delivery --repeat 3 --publishers 1,4", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
-        steps += ["timers --repeat 3", "scaling --repeat 2", "cluster", "wheel", "storage", "overload"]
+        steps += ["timers --repeat 3", "scaling --repeat 2", "servers --repeat 2", "cluster", "wheel", "storage", "overload"]
     if peers:
         steps.append("peers --quick" if quick else "peers --repeat 3")
     if soak_minutes:
@@ -88,6 +89,20 @@ class ResultsFile:
         self._lines = [header]
         self._write()
 
+    def replace(self, step: str, arguments: list[str], results: list[dict[str, Any]], again: dict[str, str]) -> None:
+        """A step was measured again: `again` says when and at which commit."""
+        parts, part = dict[str, list[dict[str, Any]]](), list[dict[str, Any]]()
+        for line in self._lines[1:]:
+            part.append(line)
+            if "through" in line:
+                parts[line["through"]], part = part, []
+        parts[step] = [*results, {"through": step}]
+        steps = {**self.header["steps"], step: arguments}
+        self.header = {**self.header, "steps": steps, "again": {**self.header.get("again", {}), step: again}}
+        self._lines = [self.header, *(line for lines in parts.values() for line in lines)]
+        self.results = [line for line in self._lines if "bench" in line]
+        self._write()
+
     def add(self, step: str, results: list[dict[str, Any]]) -> None:
         """A step is through."""
         self.results += results
@@ -111,7 +126,7 @@ def measure(file: ResultsFile, steps: dict[str, list[str]], quick: bool, console
     header = {
         "steps": steps,
         "quick": quick,
-        "date": datetime.now(UTC).strftime("%d %b %Y, %H:%M UTC"),
+        "date": _now(),
         "machine": machine(),
         "versions": versions(*_VERSIONS, *(_VERSIONS_OF_PEERS if "peers" in steps else ())) | _versions_of_programs(steps),
     }
@@ -124,11 +139,28 @@ def measure(file: ResultsFile, steps: dict[str, list[str]], quick: bool, console
         if step in file.done:
             continue
         console.print(f"[bold]{number} of {len(steps)}[/]: python -m bench {' '.join(arguments)}")
-        command = [sys.executable, "-m", "bench", *arguments, "--json"]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if ended.returncode != 0:
-            raise SystemExit(f"python -m bench {' '.join(arguments)} failed; the same command goes on from here")
-        file.add(step, [json.loads(line) for line in ended.stdout.splitlines()])
+        file.add(step, _run(arguments))
+
+
+def measure_again(file: ResultsFile, step: str) -> None:
+    """Run one step of the whole plan, and put its results in the place of those that `file` has."""
+    if not file.read():
+        raise SystemExit(f"{file.path}: there is no report yet")
+    arguments = plan(quick=False, peers=False, soak_minutes=0)[step]
+    again = {"date": _now(), "commit": versions().get("commit", "unknown"), "load_before": str(round(os.getloadavg()[0], 2))}
+    file.replace(step, arguments, _run(arguments), again)
+
+
+def _run(arguments: list[str]) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "bench", *arguments, "--json"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode != 0:
+        raise SystemExit(f"python -m bench {' '.join(arguments)} failed; the same command goes on from here")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%d %b %Y, %H:%M UTC")
 
 
 def write(file: ResultsFile, folder: Path) -> Path:
@@ -146,6 +178,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: six minutes")
     parser.add_argument("--peers", action="store_true", help="the peers too, by turns with the engine: some forty minutes more")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="a soak of this length too")
+    steps = list(plan(quick=False, peers=False, soak_minutes=0))
+    parser.add_argument("--only", choices=steps, metavar="STEP", help="measure one benchmark again, and leave the rest of the page")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: write the page from these results")
     parser.add_argument("--to", type=Path, default=DOCS, metavar="FOLDER", help="where the page and its lines go (default: docs and bench)")
 
@@ -162,6 +196,9 @@ def run(args: Namespace) -> None:
             final.parent.mkdir(exist_ok=True)
             shutil.copyfile(args.source, final)
             file.path = final
+    elif args.only:
+        file = ResultsFile(final)
+        measure_again(file, args.only)
     else:
         file = ResultsFile(final.with_suffix(".partial.jsonl"))
         steps = plan(quick=args.quick, peers=args.peers, soak_minutes=args.soak)

@@ -174,6 +174,40 @@ def test_results_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch:
         assert len(file.results) == 1
 
 
+def test_one_benchmark_is_measured_again_and_the_page_says_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "benchmarks.jsonl"
+    compared = delivery(3.0, system="peer", compared="b")
+    lines = [
+        HEADER,
+        delivery(1.0),
+        {"through": "delivery"},
+        latency("engine", 1, 2.0, 3.0),
+        {"through": "latency"},
+        compared,
+        {"through": "peers"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(report.subprocess, "run", Benchmarks())
+    monkeypatch.setattr(report, "versions", lambda *_packages: {"commit": "abc"})
+    report.measure_again(report.ResultsFile(path), "latency")
+    file = report.ResultsFile(path)
+    file.read()
+    assert file.results == [delivery(1.0), {"bench": "latency"}, compared]
+    assert file.done == ["delivery", "latency", "peers"]
+    text = page(file.header, RESULTS, file.header["steps"], "benchmarks.jsonl")
+    assert text.count("Measured by itself on") == 1
+    assert "commit abc" in text.partition("## Latency")[2]
+
+
+def test_masters_show_the_cost_of_a_message_and_of_a_timer() -> None:
+    message = delivery(40.0, bench="servers", case={"masters": 2}, cost_ratio=1.05)
+    cost = {"fire": {"redis": 90.0, "shard": 10.0, "total": 100.0}, "total": 150.0}
+    timer = {"bench": "servers", "case": {"masters": 2}, "cpu_us_per_timer": cost, "schedule_per_s": 9, "cost_ratio": 1.01}
+    text = page(HEADER, [message, timer | {"case": {"masters": 2, "timers": 9}}], {}, "benchmarks.jsonl")
+    assert "| 2 | messages | 20000 | 40 |" in text
+    assert "| 2 | timers | 9 | 150 | shard 10, redis 90 | 1.01 |" in text
+
+
 def test_a_file_that_is_no_results_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"some": "thing"}\n')
