@@ -169,7 +169,7 @@ def engine(request: pytest.FixtureRequest, redis_server: RedisServer, collector:
 
     Ray jobs may publish and listen.
     """
-    env = {"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs", "ENGINE_RULES_PATH": str(ACTING_RULES)}
+    env = {"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs,watched", "ENGINE_RULES_PATH": str(ACTING_RULES)}
     env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_SECRET": f"whsec_{b64encode(bytes(32)).decode()}"}
     env |= {"ENGINE_TRACE_URL": collector.url, "ENGINE_TRACE_RATIO": "0", "OTEL_BSP_SCHEDULE_DELAY": "200"}
     with ExitStack() as parts:

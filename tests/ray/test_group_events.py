@@ -19,7 +19,8 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-TENANT = "jobs"
+TENANT = "watched"
+"""Of no other test: users of the others go offline 30 s after their last poll, which would be events of these groups."""
 
 
 async def come_and_go(engine: RunningEngine, *users: str) -> None:
