@@ -361,6 +361,7 @@ async def test_a_message_with_parts_does_not_end_by_itself(redis_client: Redis) 
             while (await redis_client.zscore(GROWING_DUE_KEY, member) or 0) < first + 2000:
                 assert (await add(world, begun, size, "x"))["state"] == "ok"
                 size += 1
+                await asyncio.sleep(0.02)
         assert (await look(world)).json()["state"] == "growing"
 
 
@@ -519,7 +520,7 @@ async def test_a_full_list_of_short_lines_is_published(world: EdgeWorld) -> None
 async def test_a_full_text_is_published_without_a_progress_of_control_characters(world: EdgeWorld) -> None:
     context = {"title": "c" * (world.config.context_bytes_max - 20)}
     begun, offset = await begin(world, data=context), 0
-    while (taken := await add(world, begun, offset, "a" * 100, progress={"text": "\1" * 200, "step": "\2" * 200}))["state"] == "ok":
+    while (taken := await add(world, begun, offset, "a" * 1000, progress={"text": "\1" * 200, "step": "\2" * 200}))["state"] == "ok":
         offset = taken["have"]
     await end(world, begun, offset, data={"more": "c" * (world.config.context_bytes_max - 20)})
     data = messages(world)[0]["data"]
