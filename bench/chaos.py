@@ -89,14 +89,14 @@ def _two_nodes(folder: Path) -> Iterator[Place]:
         async def lose_a_node(_victim: Victim) -> None:
             await asyncio.to_thread(nodes.lose_last)
 
-        yield Place(victim, lose_a_node)
+        yield Place(victim, {"node": lose_a_node})
 
 
 @contextlib.contextmanager
 def _two_nodes_to_freeze(folder: Path) -> Iterator[Place]:
     """The same; the first engine_shard of a third node is where the second's shard goes."""
     with RayNodes(folder, *SHARD_EACH) as nodes, _on(nodes, folder) as victim:
-        yield Place(victim, node_frozen(nodes))
+        yield Place(victim, {"frozen-node": node_frozen(nodes)})
 
 
 PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {

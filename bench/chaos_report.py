@@ -1,16 +1,14 @@
 """The tables of `docs/RELIABILITY.md`, made by runs and by nothing else.
 
-A run of scenarios on one machine replaces their table. Those on hosts take from one to ten minutes each, so a run replaces the rows of
-what it ran, and each row names its commit.
+Scenarios take from half a minute to ten minutes each, so a run replaces the rows of what it ran, and each row names its commit.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import shlex
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +38,7 @@ _COLUMNS: Final[_Columns] = (
     ("p99 meanwhile, ms", lambda r: r["p99_during_ms"]),
     ("requests repeated", lambda r: r["publisher_retries"]),
     ("old process", lambda r: r.get("old_process", "")),
+    ("commit", lambda r: r["commit"]),
 )
 
 
@@ -75,47 +74,29 @@ def write_tables(results: Sequence[dict[str, Any]], page: Path = PAGE) -> None:
     """
     on_hosts = [result for result in results if "hosts" in result["case"]]
     on_one_machine = [result for result in results if result not in on_hosts]
-    if on_one_machine:
-        _put(page, BEGIN, END, lambda _before: table(on_one_machine))
-    if on_hosts:
-        _put(page, HOSTS_BEGIN, HOSTS_END, lambda before: _hosts_table(on_hosts, before))
+    for found, columns, begin, end in ((on_one_machine, _COLUMNS, BEGIN, END), (on_hosts, _HOSTS_COLUMNS, HOSTS_BEGIN, HOSTS_END)):
+        if found:
+            _put(page, begin, end, partial(_table, found, columns))
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """The results as a table, under the command and the machine they come from."""
-    lines = [
-        _origin(shlex.join(sys.argv[1:]), versions("ray", "redis")),
-        "",
-        *_head(_COLUMNS),
-        *(_row(_COLUMNS, result) for result in results),
-    ]
-    return "\n".join([*lines, *_wrong(results)])
-
-
-def _hosts_table(results: Sequence[dict[str, Any]], before: str) -> str:
-    """The results as rows, in the place of those of the same faults."""
+def _table(results: Sequence[dict[str, Any]], columns: _Columns, before: str) -> str:
+    """The results as rows, in the place of those of the same faults, under the machine that they come from."""
     used = versions("ray", "redis")
     commit = used.pop("commit", "")
     rows = {line.split(" | ", 1)[0]: line for line in before.splitlines() if line.startswith("| ")}
-    head = _head(_HOSTS_COLUMNS)
+    head = _head(columns)
     rows.pop(head[0].split(" | ", 1)[0], None)
     for result in results:
-        row = _row(_HOSTS_COLUMNS, {**result, "commit": commit})
+        row = _row(columns, {**result, "commit": commit})
         rows[row.split(" | ", 1)[0]] = row
-    lines = [
-        _origin("chaos --scenario ... --report", used),
-        "",
-        *head,
-        *rows.values(),
-    ]
-    return "\n".join([*lines, *_wrong(results)])
+    return "\n".join([_origin(used), "", *head, *rows.values(), *_wrong(results)])
 
 
-def _origin(arguments: str, used: dict[str, str]) -> str:
-    """The command, the day, the machine and the versions, in lines of a page."""
+def _origin(used: dict[str, str]) -> str:
+    """The command, and of its last run the day, the machine and the versions, in lines of a page."""
     host = machine()
     text = (
-        f"`python -m bench {arguments}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {host['cores']} cores of {host['cpu']}, "
+        f"`python -m bench chaos --scenario ... --report`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {host['cores']} cores of {host['cpu']}, "
         f"Linux {host['kernel']}, Python {host['python']}, " + ", ".join(f"{name} {version}" for name, version in used.items())
     )
     return textwrap.fill(f"{text}.", 100, break_long_words=False, break_on_hyphens=False)

@@ -126,8 +126,20 @@ class ClusterGroup(ServerGroup):
         """Kill the master of a store, and wait until another one serves it. Returns the one that is dead."""
         before = self.master(store)
         before.kill()
-        _until(lambda: self.master(store) is not before, f"no replica of store {store} is promoted")
+        self.await_others(before)
         return before
+
+    def await_others(self, dead: Server) -> None:
+        """Wait until no store is at this server."""
+        _until(lambda: all(self.master(store) is not dead for store in range(self.stores)), "no replica is promoted")
+
+    def masters(self) -> list[Server]:
+        """The living ones, with and without stores."""
+        found = []
+        for server in self.alive():
+            with server.client() as client:
+                found += [server] if client.info("replication")["role"] == "master" else []
+        return found
 
     def move(self, store: int, to: Server, *options: str) -> Iterator[None]:
         """Move the hash slot of a store to another master, key by key, as `redis-cli --cluster reshard` does; yields between keys."""

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -24,9 +25,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from tests.support.background_task import background
+from tests.support.chaos.cluster_group import ClusterGroup
 from tests.support.chaos.disk import filled
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.victim import Victim
+from tests.support.running_engine import PROGRAM
 
 Fault = Callable[[Victim], Awaitable[dict[str, Any] | None]]
 
@@ -167,6 +170,41 @@ async def end_of_zombies(pids: set[int], patience_s: float = 20.0) -> dict[str, 
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------
+def nodes_killed(group: ClusterGroup) -> Fault:
+    """kill -9 to one node of a Redis Cluster after the other; each is back, and all agree, before the next."""
+
+    async def fault(_victim: Victim) -> dict[str, Any]:
+        promoted = 0
+        for server in group.servers:
+            had_stores = any(group.master(store) is server for store in range(group.stores))
+            promoted += had_stores
+            server.kill()
+            await asyncio.to_thread(group.await_others, server)
+            server.start()
+            await asyncio.to_thread(group.settled)
+        return {"killed": len(group.servers), "promoted": promoted}
+
+    return fault
+
+
+def stores_moved(group: ClusterGroup) -> Fault:
+    """Each store to the next master by `engine storage move`, and back by another hand, as `redis-cli --cluster reshard` does it."""
+
+    async def fault(_victim: Victim) -> dict[str, Any]:
+        for store in range(group.stores):
+            home, masters = group.master(store), group.masters()
+            away = masters[(masters.index(home) + 1) % len(masters)]
+            command = [*PROGRAM, "storage", "move", str(store), f"127.0.0.1:{away.port}", "--redis", group.url]
+            await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+            assert group.master(store) is away
+            await asyncio.to_thread(lambda store=store, home=home: list(group.move(store, home)))
+            await asyncio.to_thread(group.settled)
+            assert group.master(store) is home
+        return {"moves": 2 * group.stores}
+
+    return fault
+
+
 def refusing(during: Callable[[Any], Any], afterwards: Callable[[Any], Any]) -> Fault:
     """Redis is told to refuse writes for a while."""
 

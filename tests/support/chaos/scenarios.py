@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,8 @@ class Place:
     """An engine to break, and what only this kind of engine can suffer."""
 
     victim: Victim
-    own_fault: Fault | None = None
+    own_faults: Mapping[str, Fault] = field(default_factory=dict)
+    """By the name of the scenario that has none for every place."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ SCENARIOS: Final = (
     Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
     Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
     Scenario("cluster", "kill -9 the master of a store of a Redis Cluster; a replica is promoted", None, "cluster"),
+    Scenario("cluster-nodes", "kill -9 each of the nine nodes of a Redis Cluster in turn", None, "cluster"),
+    Scenario("cluster-moves", "each store of a Redis Cluster moves to another master, as a whole and back key by key", None, "cluster"),
 )
 
 
@@ -126,7 +129,7 @@ def _small_disk(folder: Path) -> Iterator[Place]:
 def _movable_clock(folder: Path) -> Iterator[Place]:
     clock = MovableClock(folder)
     with clock.running(), breakable(folder) as victim:
-        yield Place(victim, faults.clock_steps(clock))
+        yield Place(victim, {"clock": faults.clock_steps(clock)})
 
 
 @contextlib.contextmanager
@@ -139,7 +142,7 @@ def _sentinel(folder: Path) -> Iterator[Place]:
             master.kill()
             await asyncio.to_thread(group.await_other, master)
 
-        yield Place(victim, fail_over)
+        yield Place(victim, {"sentinel": fail_over})
 
 
 @contextlib.contextmanager
@@ -150,7 +153,9 @@ def _cluster(folder: Path) -> Iterator[Place]:
         async def fail_over(_victim: Victim) -> None:
             await asyncio.to_thread(group.fail_over, 1)
 
-        yield Place(victim, fail_over)
+        yield Place(
+            victim, {"cluster": fail_over, "cluster-nodes": faults.nodes_killed(group), "cluster-moves": faults.stores_moved(group)}
+        )
 
 
 PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
@@ -171,8 +176,7 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
         steady_s: of undisturbed traffic before and after.
         traffic_options: see `Traffic`.
     """
-    fault = scenario.fault or place.own_fault
-    assert fault is not None
+    fault = scenario.fault or place.own_faults[scenario.name]
     async with Traffic(place.victim.url, place.victim.token, name, **traffic_options) as traffic:
         calm_s = time.monotonic()
         await asyncio.sleep(steady_s)
