@@ -34,7 +34,7 @@ from engine.features.reach import apprise_channel, push_channel
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.push_channel import PushChannel
-from engine.features.reach.store import AddressStore, Counted
+from engine.features.reach.store import AddressStore, CapCount
 
 TO: Final = "to:"
 """Before the name of a recipient, in a target."""
@@ -96,7 +96,7 @@ class StepDeliveries:
                 await self._email.send(action, found.email)
             except ActionFailed as error:
                 # One that was counted before may have been sent: an earlier try did not end, or was unclear.
-                if action.cap is not None and counted is Counted.NOW and not error.unclear:
+                if action.cap is not None and counted is CapCount.NOW and not error.unclear:
                     await self._addresses.uncount_told(mailbox_key(action.tenant, action.user), target.channel, action.cap, action.key)
                 raise
         elif target.channel not in ("apprise", "push"):
@@ -118,13 +118,13 @@ class StepDeliveries:
             if browser is not None and not await self._push.send(action, browser):
                 await self._addresses.change(mailbox_key(action.tenant, action.user), lambda kept: kept.without_browser(browser.id))
 
-    async def _count(self, target: ChannelTarget, action: QueuedAction) -> Counted:
+    async def _count(self, target: ChannelTarget, action: QueuedAction) -> CapCount:
         """Raises NobodyToReach: the user was told enough by the channel lately."""
         cap = action.cap
         if cap is None:
-            return Counted.NO
+            return CapCount.NO
         counted = await self._addresses.count_told(mailbox_key(action.tenant, action.user), target.channel, cap, action.key)
-        if counted is not Counted.NO:
+        if counted is not CapCount.NO:
             return counted
         raise NobodyToReach(f"cap: {target.channel}: the user got {cap.most} of {cap.category} in {spoken(cap.span_ms)}")
 

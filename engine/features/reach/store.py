@@ -35,7 +35,7 @@ class MailAsked(NamedTuple):
     at_ms: int  # when it was asked for, by the clock of storage
 
 
-class Counted(IntEnum):
+class CapCount(IntEnum):
     """Whether a step counts in the cap of its channel, see `channels_count.lua`."""
 
     NO = 0
@@ -94,11 +94,11 @@ class AddressStore:
         """Count one mail less for each of these names: it was not sent."""
         await _ASK.run(self._client, [channels_asked_key(name) for name in names], [0])
 
-    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> Counted:
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> CapCount:
         """Count a step that the user is told of; NO where the cap is reached. One that counts already counts from now on."""
         arguments = [_digest(step), cap.most, cap.span_ms]
         reply = await _COUNT.run(self._client, [_told_key(key, channel, cap)], arguments, self._replicas)
-        return Counted(int(reply[1]))
+        return CapCount(int(reply[1]))
 
     async def uncount_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> None:
         """The user was not told of the step, which counts no more."""

@@ -11,7 +11,7 @@ from engine.config import Config
 from engine.core.model.action import ChannelCap
 from engine.features.reach.core.addresses import BROWSERS_MAX, NO_ADDRESSES, Addresses, PushKeys, PushSubscription
 from engine.features.reach.keys import channels_key
-from engine.features.reach.store import AddressStore, Counted
+from engine.features.reach.store import AddressStore, CapCount
 
 ANN = Addresses("ann@example.org")
 
@@ -80,7 +80,7 @@ async def test_a_channel_is_used_up_to_its_cap_in_the_rolling_window_and_a_repea
     store = AddressStore(redis_client, Config())
     cap = ChannelCap("news", 2, 60_000)
     counted = [await store.count_told("acme:ann", "email", cap, step) for step in ("a", "b", "c", "a")]
-    assert counted == [Counted.NOW, Counted.NOW, Counted.NO, Counted.BEFORE]
+    assert counted == [CapCount.NOW, CapCount.NOW, CapCount.NO, CapCount.BEFORE]
     assert await store.count_told("acme:ann", "push", cap, "c"), "each channel counts its own"
     assert await store.count_told("acme:ann", "email", ChannelCap("alert", 2, 60_000), "c")
     assert await store.count_told("acme:bob", "email", cap, "c")
