@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ssl import SSLContext
 from typing import Final, cast
 
@@ -171,8 +171,17 @@ class HttpConnection:
         self._slots = asyncio.Semaphore(connections_max)
         self._closed = False
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, timeout_s: float) -> Response:
-        """Send one request; returns its answer.
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        on_turn: Callable[[], None] | None = None,
+    ) -> Response:
+        """Send one request; returns its answer. `on_turn` is called when it waits for no others any more.
 
         Raises:
             OSError: no connection, or it broke (`ConnectionError`); the request may have taken effect.
@@ -183,6 +192,8 @@ class HttpConnection:
         async with self._slots:
             if self._closed:
                 raise ConnectionRefusedError("closed before the turn of the request")
+            if on_turn is not None:
+                on_turn()
             async with asyncio.timeout(timeout_s):
                 connection = await self._connection()
                 answer = await connection.send(head + body)

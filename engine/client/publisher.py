@@ -78,7 +78,8 @@ class Publisher:
         linger_s: how long a posted item waits for others in its request.
         queue_max: posted items that wait; at this limit `post` waits, which is the back-pressure.
         timeout_s: of one attempt, connecting included. An engine answers or rejects within 8 s.
-        retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
+        retry_for_s: how long a request to an unreachable or overloaded engine is retried before `Unreachable` is raised. Its wait for its
+            turn, see `connections_max`, is not part of that.
         on_result: called with the `Result` of every posted item.
         connections_max: requests in flight, each on a connection that is kept; more wait for their turn. An edge takes 1 000
             connections of an address by default.

@@ -3,6 +3,8 @@
 A request is repeated after a lost connection, a timeout and the statuses in `RETRIED`, with exponential backoff and jitter, never before
 `Retry-After`, for `retry_for_s` at most. One that is not idempotent is only repeated after the statuses in `NOT_TAKEN`. A 401 is repeated
 once at once with a fresh token, where the credentials can renew it.
+
+The time begins when the first attempt need not wait for other requests any more. Before, the engine has not been asked.
 """
 
 from __future__ import annotations
@@ -45,8 +47,13 @@ class Carrier(Protocol):
 
     engine: str
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float) -> Response:
-        """The answer. Raises OSError when there is none; the request may have taken effect."""
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float, on_turn: Callable[[], None]
+    ) -> Response:
+        """The answer. `on_turn` is called when the request waits for no others any more.
+
+        Raises OSError when there is none; the request may have taken effect.
+        """
 
     async def close(self) -> None:
         """Close the connections."""
@@ -58,7 +65,7 @@ class RetriedRequests:
     Args:
         make_carrier: makes what takes each attempt, for an event loop.
         timeout_s: as the attribute.
-        retry_for_s: how long a request is repeated.
+        retry_for_s: how long a request is repeated, from the turn of its first attempt on.
 
     Attributes:
         timeout_s: of one attempt.
@@ -95,9 +102,14 @@ class RetriedRequests:
             Exception: whatever the source of tokens raises.
         """
         carrier = self._carrier.get()
-        give_up = time.monotonic() + self._retry_for_s
+        begun_s: float | None = None
         attempt = 0
         refused: str | None = None  # a token
+
+        def begin() -> None:
+            nonlocal begun_s
+            begun_s = begun_s or time.monotonic()
+
         while True:
             if self._closed:
                 raise RuntimeError(CLOSED)
@@ -105,7 +117,7 @@ class RetriedRequests:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s, status = None, 0
             try:
-                answer = await carrier.request(method, path, headers, body, timeout_s=self.timeout_s)
+                answer = await carrier.request(method, path, headers, body, timeout_s=self.timeout_s, on_turn=begin)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
                 reason = str(error) or f"no answer within {self.timeout_s:g} s"
                 again = repeatable or isinstance(error, ConnectionRefusedError)
@@ -125,7 +137,9 @@ class RetriedRequests:
             attempt += 1
             if not again:
                 raise Unreachable(f"{carrier.engine} {failed}, or did without an answer: {reason}", status)
-            if time.monotonic() + delay_s > give_up:
+            begin()  # it may have failed before its turn
+            assert begun_s is not None
+            if time.monotonic() + delay_s > begun_s + self._retry_for_s:
                 raise Unreachable(f"{carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}", status)
             await asyncio.sleep(delay_s)
 

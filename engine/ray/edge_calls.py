@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import ray
@@ -61,13 +61,26 @@ class EdgeCalls:
         self._chosen = ""
         self._looked_s = 0.0
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, timeout_s: float) -> Response:
-        """Send one request; returns its answer. The headers of HTTP are not needed, and not sent.
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        on_turn: Callable[[], None] | None = None,
+    ) -> Response:
+        """Send one request; returns its answer. `on_turn` is called when it waits for no others any more.
+
+        The headers of HTTP are not needed, and not sent.
 
         Raises:
             ConnectionError: there is no engine, or the edge did not answer in time; the request may have taken effect.
         """
         async with self._slots:
+            if on_turn is not None:
+                on_turn()
             name = "no edge"
             try:
                 async with asyncio.timeout(timeout_s):

@@ -37,9 +37,9 @@ class Switching:
         self.requests: list[tuple[str, Any]] = []
         self._connections = [HttpConnection(parse_url(world.url()), connections_max=2) for world in worlds]
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float) -> Response:
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, **options: Any) -> Response:
         self.requests.append((path, json.loads(body)))
-        return await self._connections[self.at].request(method, path, headers, body, timeout_s=timeout_s)
+        return await self._connections[self.at].request(method, path, headers, body, **options)
 
     async def close(self) -> None:
         for connection in self._connections:

@@ -17,6 +17,7 @@ from engine.client.retried_requests import RETRIED, RETRY_CAP_S, RetriedRequests
 from engine.errors import Refused, Unreachable
 from tests.support.publish_server import never_answers, refuses, running
 from tests.support.raw_http_server import RawRequest, answer, raw_server
+from tests.support.waiting import until
 
 
 async def test_a_hanging_engine_is_given_up_and_asked_again() -> None:
@@ -46,6 +47,18 @@ async def test_an_engine_that_is_not_there_is_said_after_the_time_allowed() -> N
         async with Publisher(url, "tok", retry_for_s=0.3) as publisher:
             with pytest.raises(Unreachable, match=r"did not take 1 items within 0.3 s"):
                 await publisher.publish(user="u", type="t")
+
+
+async def test_the_wait_for_its_turn_takes_nothing_of_the_time_for_repeats() -> None:
+    async with (
+        running(never_answers, refuses(503)) as engine,
+        Publisher(engine.url, "tok", timeout_s=0.6, retry_for_s=0.5, connections_max=1) as publisher,
+    ):
+        first = asyncio.ensure_future(publisher.publish(user="u1", type="t"))
+        await until(lambda: len(engine.requests) == 1)
+        assert (await publisher.publish(user="u2", type="t")).status == "accepted"
+        with pytest.raises(Unreachable, match=r"within 0.5 s"):
+            await first
 
 
 async def test_a_rejected_token_is_renewed_once() -> None:

@@ -88,7 +88,7 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def request(self, method: str, path: str, headers: Any, body: bytes, *, timeout_s: float) -> Response:
+    async def request(self, method: str, path: str, headers: Any, body: bytes, **options: Any) -> Response:
         items = json.loads(body)
         self.asked.append(len(items))
         bad = [{"index": index, "path": "$.type", "detail": "no"} for index, item in enumerate(items) if item["data"] == "bad"]

@@ -71,7 +71,7 @@ def test_an_event_has_an_id_of_the_thread_that_sends_it(monkeypatch: pytest.Monk
     sent: list[dict[str, Any]] = []
 
     class Carrier(EdgeCalls):
-        async def request(self, *request: Any, body: bytes = b"", timeout_s: float) -> Response:
+        async def request(self, *request: Any, body: bytes = b"", **options: Any) -> Response:
             sent.append(json.loads(request[3]))
             return Response(202, {}, b'{"matched":[],"results":[],"scheduled":[],"cancelled":0}')
 
