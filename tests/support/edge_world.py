@@ -62,7 +62,7 @@ from engine.features.ray_events import endpoints as ray_events
 from engine.features.ray_events.core.exported import Death
 from engine.features.reach import endpoints as reach
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
-from engine.features.reach.store import Counted, MailAsked
+from engine.features.reach.store import CapCount, MailAsked
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.tenant_rules import TenantRules
@@ -834,7 +834,7 @@ class FakeAddresses(FakeStorage):
     async def uncount_asked(self, names: Iterable[str]) -> None:
         self.asked.subtract(list(names))
 
-    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> Counted:
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> CapCount:
         raise AssertionError("steps of the tests of edges have no cap")
 
     async def erase(self, key: str) -> None:
