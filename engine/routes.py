@@ -55,6 +55,7 @@ from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.token_revocation import endpoints as token_revocation
 from engine.features.traces import edge_part as traces
 from engine.features.user_data import endpoints as user_data
+from engine.features.windows import edge_part as windows
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
 from engine.http.cors import CrossOrigin
@@ -74,6 +75,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     audit.on_edge,
     token_revocation.on_edge,
     policy.on_edge,
+    windows.on_edge,
     rules.on_edge,
     actions.on_edge,
     reach.on_edge,

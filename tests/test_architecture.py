@@ -111,8 +111,6 @@ LISTS_OF_FEATURES = {
 """The modules of the kernel that name features, each in one sequence `FEATURES`."""
 
 METRICS_OF_THE_KERNEL = {
-    "engine_windows_open": "open windows of the mailboxes in memory",
-    "engine_windows_closed": "records of windows that ended",
     "engine_refused_questions": "questions about users, which edges ask shards",
     "engine_snapshot_age_seconds": "snapshots that the controller takes by schedule",
     "engine_snapshot_failures": "likewise",

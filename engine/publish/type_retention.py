@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from engine.core.mailbox.aggregation_window import type_of
 from engine.core.model.category import PolicyTerms
 from engine.core.model.envelope import Envelope
+from engine.core.wire.outcomes import type_of
 from engine.publish.drafts import Draft
 
 _NO_TERMS: Final = PolicyTerms()

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from engine.core.journal.journal_records import Record, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, merge_of
+from engine.core.mailbox.aggregation_window import Counted, Ended, merge_of
+from engine.features.policy.core.policy_step import DIGEST
 from engine.features.windows.core.aggregation import DIGEST_TYPE
 
 

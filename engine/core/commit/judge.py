@@ -14,17 +14,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.journal.journal_records import Decided, Kept, StoredMessage
-from engine.core.mailbox.aggregation_window import Counted, Ended, Extended
+from engine.core.journal.journal_records import Decided, StoredMessage
 from engine.core.mailbox.broadcast_log import Broadcast
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.message import timer_effect_id
 from engine.core.policy.conditions import GO, Again, Conditions, Drop, Go
+from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import Post, Timer
 
-Events = list[StoredMessage | Counted | Ended | Extended | Decided]
-"""The records of a group about messages and windows, in the order in which they apply."""
+Events = list[StoredMessage | JudgeRecord | Decided]
+"""The records of a group about messages, in the order in which they apply."""
 
 
 class Pending(Struct, gc=False):
@@ -130,8 +131,19 @@ class Judge:
     def count(self, mailbox: Mailbox, stored: StoredMessage) -> None:
         """A journalled message with policy terms was added to its mailbox, at commit or replay."""
 
-    def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
+    def apply(self, mailbox: Mailbox, record: JudgeRecord) -> None:
         """Apply a journalled record to the windows of a mailbox, at commit or replay. No effect when it is applied already."""
+
+    def committed(self, record: JudgeRecord) -> None:
+        """A group with the record is stored. Replay does not say so, as counters are of one process."""
+
+    def outcome(self, record: JudgeRecord) -> Outcome | None:
+        """The outcome of a message that follows from the record alone, at commit and at replay; None: none does."""
+        return None
+
+    def figures(self) -> Mapping[str, int]:
+        """Plain numbers of the shard's row in the status."""
+        return {}
 
     def quiet_until(self, mailbox: Mailbox, now_ms: int) -> int:
         """When the quiet hours end in which broadcasts wait for the user, ms; 0 when there are none now."""

@@ -27,8 +27,9 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.inbox.inbox import InboxLimits, StoredInbox, inbox_of
-from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
+from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
@@ -156,30 +157,9 @@ class Remembered(Struct, array_like=True, tag=6, gc=False):
     seen_ms: int
 
 
-class Kept(Struct, array_like=True, tag=13, gc=False):
-    """All windows of a user; written by `engine.core.journal.rebuild` only."""
+KernelRecord = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Erased | Decided | Remembered | Marked | Inboxed
 
-    key: str
-    windows: Windows
-
-
-Record = (
-    StoredMessage
-    | Handled
-    | Adopted
-    | Topics
-    | Profiled
-    | Noticed
-    | Erased
-    | Decided
-    | Remembered
-    | Counted
-    | Ended
-    | Extended
-    | Kept
-    | Marked
-    | Inboxed
-)
+Record = KernelRecord | JudgeRecord
 
 
 class MailboxPage(Struct, array_like=True, gc=False):

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.core.journal.journal_records import Handled, Inboxed, Kept, Record, Remembered, StoredMessage, Topics, settled_numbers
+from engine.core.journal.journal_records import Handled, Inboxed, Record, Remembered, StoredMessage, Topics, settled_numbers
+from engine.core.mailbox.aggregation_window import Kept
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.sealed import sealed

@@ -20,16 +20,20 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from engine.core.journal.journal_records import MailboxPage, Record, StoredMessage
+from engine.core.journal.journal_records import KernelRecord, MailboxPage, Record, StoredMessage
+from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Kept
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, broadcast_of
 from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import Timer
 
 T = TypeVar("T")
 
+AnyRecord = KernelRecord | Counted | Ended | Extended | Kept
+"""Every kind of record of the journal, those of features included: a shard without a feature reads them too."""
+
 _encode: Final = msgspec.msgpack.Encoder().encode
-_record: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
-_journal: Final = msgspec.msgpack.Decoder(list[Record])
+_record: Final[msgspec.msgpack.Decoder[AnyRecord]] = msgspec.msgpack.Decoder(AnyRecord)
+_journal: Final[msgspec.msgpack.Decoder[list[Record]]] = msgspec.msgpack.Decoder(list[AnyRecord])
 _stored: Final = msgspec.msgpack.Decoder(StoredMessage)
 _page: Final = msgspec.msgpack.Decoder(MailboxPage)
 _timer: Final = msgspec.msgpack.Decoder(Timer)

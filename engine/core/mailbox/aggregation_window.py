@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.wire.records import UNREADABLE
-
-DIGEST: Final = "\ndigest"
-"""The collapse key of a user's digest; no publisher can use it. Its summary is a message with the number of messages of each type."""
 
 _WINDOW_BYTES: Final = 900
 """Bytes of an open window in memory without its contents: the object, its lists, its table entry."""
@@ -43,30 +39,27 @@ class WindowItem(Struct, frozen=True, array_like=True, gc=False):
         merge_of(self.envelope)  # a stored record without it is corrupt, and decoding must detect that
 
 
-class Counted(Struct, frozen=True, array_like=True, tag=11, gc=False):
-    """Record: a message counts in a window, which it opens when there is none. `key` is the mailbox's.
+class Counted(JudgeRecord, frozen=True, array_like=True, tag=11, gc=False):
+    """Record: a message counts in a window, which it opens when there is none.
 
     `seq` is the message's own number when it is delivered too (it opened a leading window), else 0.
     """
 
-    key: str
     number: int
     item: WindowItem
     seq: int = 0
 
 
-class Ended(Struct, frozen=True, array_like=True, tag=12, gc=False):
+class Ended(JudgeRecord, frozen=True, array_like=True, tag=12, gc=False):
     """Record: a window is closed; the notification it sends is in the same group."""
 
-    key: str
     number: int
     collapse: str
 
 
-class Extended(Struct, frozen=True, array_like=True, tag=14, gc=False):
+class Extended(JudgeRecord, frozen=True, array_like=True, tag=14, gc=False):
     """Record: a window past its end stays open until `closes_ms`, since its notification must not be sent yet."""
 
-    key: str
     number: int
     collapse: str
     closes_ms: int
@@ -124,16 +117,7 @@ class Windows(Struct, array_like=True):
         return sum(window.size for window in self.open.values())
 
 
-class _Type(Struct):
-    type: str = ""
+class Kept(JudgeRecord, frozen=True, array_like=True, tag=13, gc=False):
+    """Record: all windows of a user; written by `engine.core.journal.rebuild` only."""
 
-
-_type: Final = msgspec.json.Decoder(_Type)
-
-
-def type_of(body: bytes) -> str:
-    """The type of a message; "" when it is not JSON. No edge sends such a body, but an exception would recur at each replay."""
-    try:
-        return _type.decode(b"{%b}" % body).type
-    except UNREADABLE:
-        return ""
+    windows: Windows

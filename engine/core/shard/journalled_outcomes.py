@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 
 from engine.core.commit.broadcast_step import Adoption
 from engine.core.journal.journal_records import Adopted, Decided, Record, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted, type_of
-from engine.core.mailbox.broadcast_log import LOST, BroadcastMirror
+from engine.core.mailbox.broadcast_log import LOST
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.model.envelope import Envelope
-from engine.core.wire.outcomes import AcceptedOutcome, Outcome
+from engine.core.shard.mailbox_store import MailboxStore
+from engine.core.wire.outcomes import AcceptedOutcome, Outcome, type_of
 
 
-def journalled_outcomes(records: Iterable[Record], log: BroadcastMirror) -> Iterator[AcceptedOutcome | Outcome]:
+def journalled_outcomes(records: Iterable[Record], store: MailboxStore) -> Iterator[AcceptedOutcome | Outcome]:
     """The outcomes of these records, in their order. Broadcasts that are gone from the log have none."""
     for record in records:
         if isinstance(record, StoredMessage):
@@ -23,13 +24,12 @@ def journalled_outcomes(records: Iterable[Record], log: BroadcastMirror) -> Iter
         elif isinstance(record, Decided):
             entry = record.entry
             yield Outcome(record.key, entry.at_ms, entry.event, entry.id, reason=entry.reason, until_ms=entry.until_ms)
-        elif isinstance(record, Counted):
-            envelope = record.item.envelope
-            if not record.seq and envelope.collapse != DIGEST:  # the others are accepted, or digested by a decision
-                reason = f"window: {envelope.collapse}"
-                yield Outcome(record.key, record.item.at_ms, "merged", envelope.id, kind=type_of(envelope.body), reason=reason)
+        elif isinstance(record, JudgeRecord):
+            outcome = store.judge.outcome(record)
+            if outcome is not None:
+                yield outcome
         elif isinstance(record, Adopted):
-            broadcast = log.get(record.pos)
+            broadcast = store.log.get(record.pos)
             if broadcast is not None:
                 for key, seq in record.numbers:
                     yield _accepted(key, record.accepted_ms, seq, broadcast.envelope)

@@ -33,8 +33,6 @@ COUNTERS: Final = (
     "duplicates",
     "adopted",
     "conflated",
-    "merged",
-    "windows_closed",
     "suppressed",
     "deferred",
     "digested",

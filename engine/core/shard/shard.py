@@ -37,7 +37,6 @@ from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Group, PostQueue, Riders
 from engine.core.commit.judge import Answer, MakeJudge, Pending
 from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
-from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
@@ -414,7 +413,7 @@ class ShardCore:
         self._count(group)
         outcomes = self.output.outcomes
         if outcomes is not None:  # before what is sent of it
-            outcomes.extend(journalled_outcomes(group.records, self.mailbox_store.log))
+            outcomes.extend(journalled_outcomes(group.records, self.mailbox_store))
             outcomes.extend(adopted_outcomes(group.riders.adoptions))
         self.slot_loads.committed(group.records, now_ms)
         self._answer(group.answers)
@@ -450,13 +449,11 @@ class ShardCore:
         for record in group.records:
             if isinstance(record, StoredMessage):
                 counters["published"] += 1
-            elif isinstance(record, Counted):
-                counters["merged"] += not record.seq
-            elif isinstance(record, Ended):
-                counters["windows_closed"] += 1
             elif isinstance(record, Decided):
                 counters[record.entry.event] += 1
                 self.mailboxes[record.key].tally.add(record.entry.event)
+            else:
+                self.mailbox_store.judge.committed(record)
         for (event, reason, category), count in group.decisions.items():
             self.output.decided(event, reason, category, count)
 
@@ -466,7 +463,7 @@ class ShardCore:
         Full mailboxes are trimmed again, since clients may have been sent those gaps.
         """
         if self.output.outcomes is not None:
-            self.output.outcomes.extend(journalled_outcomes(records, self.mailbox_store.log))
+            self.output.outcomes.extend(journalled_outcomes(records, self.mailbox_store))
         self.mailbox_store.replay(slot, pages, records, now_ms)
         for key in pages:
             mailbox = self.mailboxes[key]
@@ -676,7 +673,7 @@ class ShardCore:
             "suspects": self.connections.presence.suspects,
             "pending": memory.messages + memory.cold,
             "broadcasts": len(self.mailbox_store.log),
-            "windows": memory.windows,
+            **self.mailbox_store.judge.figures(),
             **self.admission.stats(),
             "lag_ms": now_ms - self.post_queue.oldest_ms if self.post_queue.oldest_ms else 0,
             "posts_waiting": len(self.post_queue),

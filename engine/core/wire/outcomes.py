@@ -21,6 +21,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from engine.core.wire.records import UNREADABLE
+
 OUTCOMES_WAITING_MAX: Final = 100_000
 """Outcomes held while storage is unavailable, about 30 MB. Beyond it the newest are dropped and counted."""
 
@@ -29,6 +31,21 @@ ERASED: Final = "erased"
 
 JOURNALLED: Final = frozenset({"merged", "deferred", "digested", "inboxed", "suppressed", "step_skipped"})
 """Events of `Outcome` that follow from a journal record, beside `AcceptedOutcome`."""
+
+
+class _Type(Struct):
+    type: str = ""
+
+
+_type: Final = msgspec.json.Decoder(_Type)
+
+
+def type_of(body: bytes) -> str:
+    """The type of a message; "" when it is not JSON. No edge sends such a body, but an exception would recur at each replay."""
+    try:
+        return _type.decode(b"{%b}" % body).type
+    except UNREADABLE:
+        return ""
 
 
 class AcceptedOutcome(Struct, array_like=True, tag=1, gc=False):

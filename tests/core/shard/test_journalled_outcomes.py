@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.mailbox.aggregation_window import type_of
 from engine.core.model.envelope import Merge
 from engine.core.wire.outcomes import ERASED, AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome, is_journalled
 from engine.core.wire.records import Ack, Erase, Settle
@@ -108,11 +107,6 @@ def test_the_successor_of_a_killed_shard_records_the_same_adoptions_again() -> N
     world.crash()
     world.settle()
     assert [outcome for outcome in recorded(world) if is_journalled(outcome)] == before
-
-
-def test_the_type_of_a_message_is_found_behind_an_actor_that_has_one_too() -> None:
-    assert type_of(b'"id":"a","actor":{"type":"robot"},"type":"post.liked","data":{"type":"x"}') == "post.liked"
-    assert type_of(b"nonsense") == ""
 
 
 def test_a_message_that_counts_in_a_window_is_recorded_as_merged() -> None:

@@ -18,6 +18,7 @@ from engine.core.wire.outcomes import (
     decode_outcomes,
     encode_outcomes,
     is_journalled,
+    type_of,
 )
 
 names, times = st.text(max_size=20), st.integers(0, 2**48)
@@ -75,3 +76,8 @@ def test_no_time_to_read_is_negative_or_longer_than_the_round_trip(sent_ms: int,
     read_ms, skew_ms = client_times(sent_ms, client_ms, sent_ms + later_ms)
     assert 0 <= read_ms <= later_ms
     assert (skew_ms == 0) == (sent_ms <= client_ms <= sent_ms + later_ms)
+
+
+def test_the_type_of_a_message_is_found_behind_an_actor_that_has_one_too() -> None:
+    assert type_of(b'"id":"a","actor":{"type":"robot"},"type":"post.liked","data":{"type":"x"}') == "post.liked"
+    assert type_of(b"nonsense") == ""

@@ -39,7 +39,6 @@ from engine.config import Config
 from engine.core.commit.judge import Answer, Events, Judge, JudgeStep, Pending
 from engine.core.commit.user_step import user_state_of
 from engine.core.journal.journal_records import Decided, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST
 from engine.core.mailbox.broadcast_log import LOST, Broadcast
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import PolicyTerms
@@ -67,6 +66,9 @@ from engine.features.policy.core.local_times import quiet_until
 from engine.features.policy.core.timer_conditions import Known, at_fire, progress
 
 NO_TERMS: Final = PolicyTerms()
+
+DIGEST: Final = "\ndigest"
+"""The collapse key of a user's digest; no publisher can use it. Its summary is a message with the number of messages of each type."""
 
 _DIGEST_TEXT: Final = "{count} notifications"
 

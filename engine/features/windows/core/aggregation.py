@@ -43,23 +43,15 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from engine.core.mailbox.aggregation_window import (
-    DIGEST,
-    AggregationWindow,
-    Counted,
-    Ended,
-    Extended,
-    WindowItem,
-    Windows,
-    merge_of,
-    type_of,
-)
+from engine.core.mailbox.aggregation_window import AggregationWindow, Counted, Ended, Extended, WindowItem, Windows, merge_of
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.placeholders import Scope, Template, parse_template
+from engine.core.wire.outcomes import type_of
 from engine.core.wire.records import UNREADABLE
 from engine.errors import Invalid
+from engine.features.policy.core.policy_step import DIGEST
 
 ACTORS_MAX: Final = 5
 MARKS_MAX: Final = 256

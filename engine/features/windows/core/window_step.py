@@ -14,15 +14,17 @@ from collections.abc import Mapping
 
 from engine.config import Config
 from engine.core.commit.judge import Events
-from engine.core.journal.journal_records import Kept, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, Windows
+from engine.core.journal.journal_records import StoredMessage
+from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Kept, WindowItem, Windows
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
+from engine.core.wire.outcomes import Outcome, type_of
 from engine.core.wire.records import DUPLICATE, MERGED
 from engine.features.policy.core.contact_policy import Decision
-from engine.features.policy.core.policy_step import ALONE, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
+from engine.features.policy.core.policy_step import ALONE, DIGEST, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
 from engine.features.windows.core import aggregation
 from engine.features.windows.core.aggregation import WindowOutcome
 from engine.features.windows.core.window_closer import WindowCloser
@@ -119,11 +121,32 @@ class WindowJudge(PolicyJudge):
     def __init__(self, config: Config, zone_of: ZoneOf, mailboxes: Mapping[str, Mailbox], memory: Memory) -> None:
         super().__init__(config, zone_of)
         self.closer = WindowCloser(config, mailboxes, memory)
+        self._memory = memory
+        self._merged = self._closed = 0  # since the start
 
     def step(self, records: Events, heads: dict[str, int], now_ms: int) -> WindowStep:
         return WindowStep(self.config, self.zone_of, records, heads, now_ms)
 
-    def apply(self, mailbox: Mailbox, record: Counted | Ended | Extended | Kept) -> None:
+    def committed(self, record: JudgeRecord) -> None:
+        if isinstance(record, Counted):
+            self._merged += not record.seq
+        elif isinstance(record, Ended):
+            self._closed += 1
+
+    def figures(self) -> Mapping[str, int]:
+        return {"windows": self._memory.windows, "merged": self._merged, "windows_closed": self._closed}
+
+    def outcome(self, record: JudgeRecord) -> Outcome | None:
+        if not isinstance(record, Counted):
+            return None
+        envelope = record.item.envelope
+        if record.seq or envelope.collapse == DIGEST:  # accepted, or digested by a decision
+            return None
+        reason = f"window: {envelope.collapse}"
+        return Outcome(record.key, record.item.at_ms, "merged", envelope.id, kind=type_of(envelope.body), reason=reason)
+
+    def apply(self, mailbox: Mailbox, record: JudgeRecord) -> None:
+        assert isinstance(record, Counted | Ended | Extended | Kept), "of this judge"
         if isinstance(record, Kept):
             if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
                 mailbox.windows = record.windows

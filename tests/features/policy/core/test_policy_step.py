@@ -9,7 +9,6 @@ import pytest
 from engine.core.commit.first_result import packed_result
 from engine.core.inbox.inbox import ALL, InboxLimits
 from engine.core.journal.stored_formats import decode_page
-from engine.core.mailbox.aggregation_window import DIGEST
 from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
@@ -37,6 +36,7 @@ from engine.core.wire.records import (
     ReadInbox,
     Settle,
 )
+from engine.features.policy.core.policy_step import DIGEST
 from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
