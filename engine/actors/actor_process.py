@@ -4,7 +4,7 @@ An actor gets everything that is not computation from its `ProcessContext`: cloc
 actors, names of link sessions, and the way its process ends. The simulator passes others.
 
 States of a `Process`:
-    created    nothing runs: whoever made it calls `begin` (`ray_actors.ray_side`), and so does the first call
+    created    nothing runs: whoever makes it calls `begin` (`ray_actors.ray_side`)
     starting   `_serve` runs; calls wait, `stats` returns `ready: False`, and `locked` until the secrets of its configuration can be read
                (`engine.actors.engine_key`)
     serving    ready; its tasks never return
@@ -212,13 +212,11 @@ class Process:
 
     # -- Start and end. ------------------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """Start serving, once. Call it from the event loop."""
-        if self._serving is None:
-            self._serving = asyncio.ensure_future(self._serve())
+        """Start serving. Call it once, from the event loop."""
+        self._serving = asyncio.ensure_future(self._serve())
 
     def _vitals(self) -> dict[str, Any]:
-        """The common part of `stats()`. Starts serving, because `stats` is the first call an actor gets."""
-        self.begin()
+        """The common part of `stats()`."""
         return {
             **self._context.vitals(self.role, self._index, self._started_ms),
             "ready": self._ready.is_set(),
@@ -292,7 +290,6 @@ class Server(Process):
 
     async def _started(self) -> None:
         """Wait until the actor is ready."""
-        self.begin()
         if not self._ready.is_set():
             await self._ready.wait()
 

@@ -43,7 +43,6 @@ class FeatureProcess(Process):
             StorageUnavailable: there is no answer now.
         """
         self._lock.check("ask", proof)
-        self.begin()
         if not self._ready.is_set():
             raise StorageUnavailable(f"the {self.role} is starting")
         return await self.work.answer(*question)

@@ -51,6 +51,7 @@ async def test_the_shell_starts_the_work_and_ends_beside_a_newer_process(redis_s
     ended: list[bool] = []
     context = ProcessContext(vitals=vitals_without_ray, end_process=lambda: ended.append(True), tune_memory=lambda: None)
     made = Recorder(Config(redis_url=redis_server.url, redis_durability="reported", health_ms=100), 1, context)
+    made.begin()
     await made.drain()
     with pytest.raises(StorageUnavailable, match="the recorder is starting"):
         await made.ask("first")

@@ -50,6 +50,7 @@ class Process:
             vitals=vitals_without_ray,
         )
         self.shard = Shard(config, 0, context)
+        self.shard.begin()
         self.records: list[Any] = []
         self.exchange = self
         self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)

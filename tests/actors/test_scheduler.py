@@ -81,6 +81,7 @@ class World:
 
     def begin(self) -> None:
         self.scheduler = Scheduler(self.config, 0, ProcessContext(vitals=vitals_without_ray))
+        self.scheduler.begin()
 
     async def end(self) -> None:
         """The scheduler and everyone's links end, as when its process is killed."""
@@ -348,6 +349,7 @@ class Crew:
 
     def start(self, index: int) -> None:
         self.running[index] = Scheduler(self.config, index, ProcessContext(vitals=vitals_without_ray))
+        self.running[index].begin()
         if index not in self.edges:
             for links, name, decoder in (
                 (self.edges, "edge-0", wire.scheduler_to_edge),

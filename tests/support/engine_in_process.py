@@ -69,6 +69,8 @@ async def _engine(config: Config) -> AsyncIterator[str]:
         await claim_data_epoch(client, int(time.time()))
         await claim_slot_map(client, 1, 1)
     actors |= {"shard-0": Shard(config, 0, context), "scheduler-0": Scheduler(config, 0, context), "edge-0": Edge(config, 0, 0, context)}
+    for actor in actors.values():
+        actor.begin()
     try:
         await until(actors["edge-0"].stats, holds=lambda stats: stats["ready"])
         yield f"http://{config.host}:{(await actors['edge-0'].stats())['port']}"

@@ -47,6 +47,7 @@ class ShardProcess:
             vitals=vitals_without_ray,
         )
         self.shard = Shard(config, index, context)
+        self.shard.begin()
         self.records: list[Any] = []
         self.exchange = self
         self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
