@@ -33,6 +33,8 @@ _REASON_CHARS_MAX: Final = 1000
 _ID_CHARS_MAX: Final = 128
 """The engine's `id_chars_max`."""
 
+_FAILED: Final = 500
+
 PATHS: Final = {"notifications": "/v1/notifications", "events": "/v1/events"}
 
 
@@ -154,6 +156,13 @@ class SourceRow(Struct, frozen=True):
     body: bytes
 
 
+class Held(Struct, frozen=True):
+    """Why rows stay in the source, and the first one by position; None: the refusal is of all that were sent, and names none."""
+
+    place: int | None
+    reason: str
+
+
 class Fates(Struct):
     """What became of the rows of a batch, by position.
 
@@ -161,12 +170,14 @@ class Fates(Struct):
         accepted: the rows to delete.
         dead: the rows to set aside, with the reason.
         wait_s: before the rest is sent again.
+        held: why it waits; None: it does not.
         split: the refusal names no row, so that fewer rows have to be sent at a time.
     """
 
     accepted: list[int] = []
     dead: dict[int, str] = {}
     wait_s: float = 0.0
+    held: Held | None = None
     split: bool = False
 
 
@@ -246,7 +257,7 @@ def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer, *, by_item: 
     try:
         problem = _PROBLEM.decode(body)
     except msgspec.MsgspecError:
-        problem = _Problem(f"the engine answered {status}")
+        problem = _Problem()
     reasons: dict[int, list[str]] = {}
     for error in problem.errors:
         if 0 <= error.index < len(places) or not by_item:
@@ -254,19 +265,26 @@ def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer, *, by_item: 
     if status in (401, 403, 408, 429) or status >= 500:
         if problem.detail == TIMERS_FULL and not by_item:
             reasons = {places[0]: [TIMERS_FULL]}
-        _judge_waiting(fates, places, reasons, _wait_s(headers.get("retry-after", "")), results=bool(problem.results))
+        if _judge_waiting(fates, places, reasons, results=bool(problem.results)):
+            left = {place: of_row[0] for place, of_row in reasons.items() if place not in fates.dead}
+            if fates.held is None:
+                fates.held = _held(places, left, status, problem.detail)
+            # A failure of the engine may be of one row: fewer are sent until it is alone, and it stays alone.
+            fates.split = fates.split or (status == _FAILED and by_item and not left)
+            fates.wait_s = max(fates.wait_s, _wait_s(headers.get("retry-after", "")))
         return
     if not reasons and len(places) > 1:
         fates.split = True
         return
-    dead = {place: _reason(details[0]) for place, details in reasons.items()} or {places[0]: _reason(problem.detail)}
+    detail = problem.detail or f"the engine answered {status}"
+    dead = {place: _reason(details[0]) for place, details in reasons.items()} or {places[0]: _reason(detail)}
     fates.dead |= dead
     if status == 409 and problem.results:  # each of the others was accepted; after a 422, or when a question conflicts, nothing was
         fates.accepted += [place for place in places if place not in dead]
 
 
-def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Sequence[str]], wait_s: float, *, results: bool) -> None:
-    """After a refusal that may pass, for these reasons by position. `results`: the rows that it does not name were accepted.
+def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Sequence[str]], *, results: bool) -> bool:
+    """Whether rows wait after a refusal that may pass, for these reasons by position. `results`: those without a reason were accepted.
 
     Those are settled: sent again for as long as another one waits, they would outlive the memory for their ids. A user who has too many
     timers or questions may have them for long, and a record that ends shards is refused until an operator lets it in. A row for one is
@@ -282,8 +300,15 @@ def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Se
             fates.split = True
         else:
             fates.dead |= {place: _reason(of_row[0]) for place, of_row in left.items()}
-    elif left or not lasting:
-        fates.wait_s = max(fates.wait_s, wait_s)
+        return False
+    return bool(left) or not lasting
+
+
+def _held(places: Sequence[int], left: Mapping[int, str], status: int, detail: str) -> Held:
+    """Why rows wait after this answer. `left`: its reasons for them, by position."""
+    place = next(iter(left), places[0] if len(places) == 1 else None)
+    reason = detail if place is None else left.get(place, detail)
+    return Held(place, _reason(f"the engine answers {status}: {reason}" if reason else f"the engine answers {status}"))
 
 
 def _reason(detail: str) -> str:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from engine.api.actor_feature import ActorPorts, EdgePublisher
 from engine.errors import StorageUnavailable, Unavailable
-from engine.features.sources.core import PATHS, Source, fates_of, requests_of, sources_of
+from engine.features.sources.core import PATHS, Fates, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.readers import SourceLag, SourceReader, reader_of
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ class Ingester:
         self._dead = 0
         self._lag = SourceLag(0, 0, 0)
         self._batch_rows = 0  # how many to read at a time
+        self._held_row = ""  # the id of the row that waited last
+        self._held_logged = False
 
     def stats(self) -> dict[str, Any]:
         """The source's name and state, its counts since the ingester's start, and what waits in it."""
@@ -117,8 +119,24 @@ class Ingester:
         self._accepted += len(fates.accepted)
         self._dead += len(dead)
         self._batch_rows = max(1, len(rows) // 2) if fates.split else min(self._batch_rows + source.rows_max // 16 + 1, source.rows_max)
-        self._fault = f"the engine answers {answers[-1][0]}" if fates.wait_s else ""
+        self._fault = self._held(source, rows, fates)
         await asyncio.sleep(fates.wait_s)
+
+    def _held(self, source: Source, rows: Sequence[SourceRow], fates: Fates) -> str:
+        """Why rows wait, "" when none does. A row that waits again and again is logged the second time: overload passes before."""
+        held = fates.held
+        if held is None:
+            self._held_row = ""
+            return ""
+        if held.place is None:
+            return held.reason
+        row = rows[held.place].id
+        fault = f"row {row} waits: {held.reason}"
+        if row == self._held_row and not self._held_logged:
+            log.warning("source %s: %s", source.name, fault)
+        self._held_logged = row == self._held_row
+        self._held_row = row
+        return fault
 
     async def _watch(self, reader: SourceReader) -> None:
         """Count what waits, then pause."""

@@ -15,7 +15,7 @@ from engine.config import Config
 from engine.core.model.question import QUESTIONS_FULL
 from engine.core.wire.records import POISONED, TIMERS_FULL
 from engine.errors import ConfigError
-from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
+from engine.features.sources.core import Held, HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.sources_check import look
 from engine.publish.drafts import parse_drafts
 from engine.publish.media_types import Content
@@ -164,6 +164,29 @@ def test_a_refusal_that_names_no_row_asks_for_fewer_rows() -> None:
 def test_events_after_one_that_the_engine_cannot_take_stay() -> None:
     fates = fates_of(source(what="events"), [0, 1, 2], [(202, {}, b"{}"), refusal(429, retry_after="3")])
     assert (fates.accepted, fates.dead, fates.wait_s) == ([0], {}, 3)
+
+
+def test_a_failure_that_names_no_row_waits_and_asks_for_fewer_rows() -> None:
+    fates = fates_of(source(), [0, 1], [refusal(500)])
+    assert (fates.accepted, fates.dead, fates.wait_s, fates.split) == ([], {}, 1, True)
+    assert fates.held == Held(None, "the engine answers 500: no")
+
+
+@pytest.mark.parametrize(
+    ("what", "places", "answers", "held", "split"),
+    [
+        ("notifications", [1], [refusal(500)], Held(1, "the engine answers 500: no"), True),
+        ("notifications", [0, 2], [refusal(503, 1)], Held(2, "the engine answers 503: item 1 is wrong"), False),
+        ("notifications", [0, 2], [refusal(503)], Held(None, "the engine answers 503: no"), False),
+        ("events", [0, 1, 2], [(202, {}, b"{}"), refusal(500)], Held(1, "the engine answers 500: no"), False),
+        ("events", [0], [(502, {}, b"no JSON")], Held(0, "the engine answers 502"), False),
+    ],
+)
+def test_the_row_that_waits_is_named_where_it_is_known(
+    what: str, places: list[int], answers: list[HttpAnswer], held: Held, split: bool
+) -> None:
+    fates = fates_of(source(what=what), places, answers)
+    assert (fates.held, fates.split, fates.wait_s) == (held, split, 1)
 
 
 def partly(status: int, **reasons: str) -> HttpAnswer:

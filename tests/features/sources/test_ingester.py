@@ -8,7 +8,7 @@ import random
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,12 +18,15 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
+from engine.api.actor_feature import ActorPorts, EdgeAnswer
+from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.sources import postgresql_outbox
 from engine.features.sources.core import PostgresqlSource, sources_of
 from engine.features.sources.ingester import Ingester
 from engine.features.sources.postgresql_outbox import PostgresqlOutbox, ddl
 from engine.features.sources.readers import reader_of
+from tests.support.background_task import background
 from tests.support.history_databases import emptied
 from tests.support.ingesting import emptied_by_the_ingester, ingest, ingesting, lag_of, note, received, table, token
 from tests.support.postgresql_server import PostgresqlServer
@@ -201,6 +204,35 @@ async def test_rows_wait_in_the_source_while_no_edge_answers(outbox: PostgresqlS
     async with ingesting(text_of(outbox), "http://127.0.0.1:1") as ingester:
         await until(lambda: ingester.stats()["state"], holds=lambda state: state == "no edge answers")
     assert await lag_of(reader) == 1
+
+
+class FailsAtOne:
+    """An edge that fails at each request with the row `bad`, and takes all others."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    async def publish(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[EdgeAnswer]:
+        self.failed += b'"bad"' in bodies[0]
+        return [(500, {"retry-after": "0.001"}, b'{"detail": "broken"}') if b'"bad"' in bodies[0] else (202, {}, b"{}")]
+
+
+async def test_a_row_that_the_engine_fails_at_is_told_by_its_id(
+    redis_client: Redis, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources, edge, ingester = table(kind="redis", connection=redis_server.url, stream="orders"), FailsAtOne(), Ingester(lambda: 0)
+    for number in range(20):
+        body = json.dumps({"type": "bad" if number == 13 else "order.paid", "user": "u"})
+        await redis_client.xadd("orders", {"body": body}, id=f"7-{number}")
+    async with background(ingester.run(ActorPorts(Config(sources=sources), 0, redis_client, edge))):
+        await until(lambda: ingester.stats()["state"], holds=lambda state: state.startswith("row "))
+        failed = edge.failed
+        await until(lambda: edge.failed > failed + 3)
+    assert ingester.stats()["state"] == "row orders:7-13 waits: the engine answers 500: broken"
+    assert ingester.stats()["accepted"] == 13, "those before it"
+    assert [record.message for record in caplog.records if "7-13" in record.message] == [
+        "source orders: row orders:7-13 waits: the engine answers 500: broken"
+    ]
 
 
 async def test_stream_entries_are_accepted_once_and_leave_the_stream(url: str, redis_client: Redis, redis_server: RedisServer) -> None:
