@@ -25,7 +25,7 @@ from engine.store.redis_client import replace_data_epoch
 log = logging.getLogger(__name__)
 
 _PAGES_READ = 500
-"""Pages per read at the start: some megabytes if they are full of windows."""
+"""Pages per read at the start: some megabytes if the state of the judge fills them."""
 
 
 class Recovery:
@@ -103,10 +103,10 @@ class Recovery:
             await self._numbers_lost()
         return salvaged.records
 
-    async def find_windows(self, slots: Sequence[int]) -> None:
-        """Read when the windows of these slots end. Call it after `replay`: what the journal has of windows is newer."""
-        for slot, ends in (await self._pages.with_windows(slots)).items():
-            self._core.mailbox_store.judge.closer.stored(slot, ends)
+    async def find_deadlines(self, slots: Sequence[int]) -> None:
+        """Read when the judge has something to do for these slots. Call it after `replay`: what the journal has of that is newer."""
+        for slot, times in (await self._pages.deadlines(slots)).items():
+            self._core.mailbox_store.judge.deadlines.stored(slot, times)
 
     async def read_pages(self, keys: list[str]) -> None:
         """Load these pages into the core. The next checkpoint writes damaged ones anew."""

@@ -344,7 +344,7 @@ class Shard(Server):
         slots = slot_map.slots_of(self._index)
         with self._context.lasting():
             await self._recovery.replay(set(slots))
-        await self._recovery.find_windows(slots)
+        await self._recovery.find_deadlines(slots)
         inherited = await read_inherited(self._client, self._index, slots, slot_map.version)
         self._journal.serve(slots)
         core.adopt(slot_map, self._journal.epoch, inherited.online, inherited.events, self._now_ms(), told=True)

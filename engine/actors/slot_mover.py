@@ -236,7 +236,7 @@ class SlotMover:
         epoch = await self._retry(lambda: self._journal.take_over(slots))
         unread = set(slots)
         await self._retry(lambda: self._recovery.replay(unread))
-        await self._retry(lambda: self._recovery.find_windows(slots))
+        await self._retry(lambda: self._recovery.find_deadlines(slots))
         index, shards, version = self._core.index, self.stored.local(self.stored.shards), self.stored.version
         self._core.refused_records = refused_after(await self._retry(lambda: self._journal.failed_records(shards)))
         inherited = await self._retry(lambda: read_inherited(self._client, index, slots, version))

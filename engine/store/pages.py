@@ -106,8 +106,8 @@ class Pages:
                 pages[key] = None if blob is None else await self._decode(key, blob)
         return pages
 
-    async def with_windows(self, slots: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
-        """The mailboxes of these slots whose page has open windows: (key, when the next one closes, ms), the next to close first.
+    async def deadlines(self, slots: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
+        """The mailboxes of these slots whose page has a time at which the judge has something to do: (key, ms), the next one first.
 
         Raises DataLost, StorageUnavailable.
         """
@@ -120,7 +120,7 @@ class Pages:
                 pipeline.zrange(windows_key(slot), 0, -1, withscores=True)
             marked, *replies = await pipeline.execute()
         check(marked)
-        return {slot: [(key.decode(), int(closes_ms)) for key, closes_ms in ends] for slot, ends in zip(slots, replies, strict=True)}
+        return {slot: [(key.decode(), int(at_ms)) for key, at_ms in times] for slot, times in zip(slots, replies, strict=True)}
 
     async def floors(self, slots: Sequence[int]) -> dict[int, int]:
         """The highest sequence number of the deleted pages of these slots; slots without one are left out.
@@ -218,7 +218,7 @@ class Pages:
                     run = (_keys_of(slot), [*self._next_marks(slot), self._stream_max, now_ms])
                 keys, args = run
                 keys.append(offline_key(spill.key))
-                args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
+                args += [spill.key, spill.page, spill.trim_below, spill.judge_ms, spill.expires_ms]
                 args += [spill.look_ms, spill.removed_at, spill.topics, " ".join(map(str, spill.deleted))]
                 args += [int(spill.key not in self._unreadable), len(spill.entries)]
                 for seq, blob in spill.entries:

@@ -245,14 +245,14 @@ async def test_what_was_read_before_storage_failed_on_the_way_counts_once(start:
     for id in ("a", "b", "c"):
         await first.post(ANN, id)
     await first.kill()
-    with_windows, failures = Pages.with_windows, [StorageUnavailable("not now")]
+    deadlines, failures = Pages.deadlines, [StorageUnavailable("not now")]
 
     async def failing_once(pages: Pages, slots: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
         if failures:
             raise failures.pop()
-        return await with_windows(pages, slots)
+        return await deadlines(pages, slots)
 
-    monkeypatch.setattr(Pages, "with_windows", failing_once)
+    monkeypatch.setattr(Pages, "deadlines", failing_once)
     second = start()
     assert await second.post(ANN, "d") == 4
     core = second.shard._core

@@ -702,8 +702,8 @@ class World:
             memory, mailboxes = core.mailbox_store.memory, core.mailboxes.values()
             hot = sum(len(mailbox.hot) for mailbox in mailboxes)
             cold = sum(mailbox.cold[1] - mailbox.cold[0] + 1 for mailbox in mailboxes if mailbox.cold)
-            windows = sum(len(mailbox.windows.open) for mailbox in mailboxes if mailbox.windows is not None)
-            counted = memory.messages, memory.cold, memory.windows
+            windows = sum(mailbox.judge_state.held for mailbox in mailboxes if mailbox.judge_state is not None)
+            counted = memory.messages, memory.cold, memory.held
             if counted != (hot, cold, windows):
                 self.fail(Violation(f"[8] shard {index} counts {counted}, and has {hot} messages, {cold} cold ones, {windows} windows"))
             self.books.seen[f"pressure {core.admission.pressure.level}"] += 1

@@ -83,20 +83,20 @@ async def test_pages_with_open_windows_are_found_until_their_windows_are_closed(
     box = mailbox(NOW_MS, 1)
     slots = [slot_of(KEY)]
     await pages.write([spill_of(box)], NOW_MS)
-    assert await pages.with_windows(slots) == {slot_of(KEY): []}
+    assert await pages.deadlines(slots) == {slot_of(KEY): []}
     item = WindowItem(
         Envelope("m2", b"digest..", 1, True, b'"id":"m2","data":1', "likes", Merge(300, False, "")), NOW_MS + 60_000, NOW_MS, ""
     )
-    box.windows = Windows()
-    aggregation.apply(box.windows, Counted(KEY, 1, item))
+    box.judge_state = Windows()
+    aggregation.apply(box.judge_state, Counted(KEY, 1, item))
     await pages.write([spill_of(box)], NOW_MS)
-    assert await pages.with_windows(slots) == {slot_of(KEY): [(KEY, NOW_MS + 300)]}
+    assert await pages.deadlines(slots) == {slot_of(KEY): [(KEY, NOW_MS + 300)]}
     page = (await pages.read([KEY]))[KEY]
     assert page is not None
-    assert page.windows == box.windows
-    aggregation.apply(box.windows, Ended(KEY, 2, "likes"))
+    assert page.windows == box.judge_state
+    aggregation.apply(box.judge_state, Ended(KEY, 2, "likes"))
     await pages.write([spill_of(box)], NOW_MS)
-    assert await pages.with_windows(slots) == {slot_of(KEY): []}
+    assert await pages.deadlines(slots) == {slot_of(KEY): []}
     restored = (await pages.read([KEY]))[KEY]
     assert restored is not None
     assert restored.windows == Windows(2, {})

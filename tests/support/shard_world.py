@@ -405,8 +405,8 @@ class World:
             for seq in [seq for seq in stream if seq < spill.trim_below or seq in spill.deleted]:
                 del stream[seq]
             self.pages[spill.key] = spill.page
-            if spill.closes_ms > 0:
-                self.windows[spill.key] = spill.closes_ms
+            if spill.judge_ms > 0:
+                self.windows[spill.key] = spill.judge_ms
             else:
                 self.windows.pop(spill.key, None)
         if checkpoint.through_commit is not None:
@@ -438,7 +438,7 @@ class World:
         for slot, records in by_slot.items():
             self.core.replay(slot, {key: self.page(key) for key in keys_of(records)}, records, self.now_ms)
         for key, closes_ms in self.windows.items():
-            self.core.mailbox_store.judge.closer.stored(slot_of(key), [(key, closes_ms)])
+            self.core.mailbox_store.judge.deadlines.stored(slot_of(key), [(key, closes_ms)])
         self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)
 
     def wait(self, ms: int) -> list[Any]:

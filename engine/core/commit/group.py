@@ -43,7 +43,7 @@ class Riders(NamedTuple):
     """What a group carries beside posts and settlements."""
 
     adoptions: Sequence[Adoption] = ()
-    closing: Sequence[Mailbox] = ()  # with windows that are due
+    due: Sequence[Mailbox] = ()  # for which the judge has something to do
     notes: Sequence[UserChange] = ()  # changes of users' state
 
 
@@ -76,10 +76,10 @@ PostOutcome = tuple[int, bytes] | tuple[int, bytes, str]
 
 
 class GroupBuilder:
-    """Builds one group, and is discarded with it: call `close_windows`, `add`, `finish`, each once.
+    """Builds one group, and is discarded with it: call `judge_due`, `add`, `finish`, each once.
 
     Reads the mailboxes and changes none of them; what the group changes is applied when it is committed. Writes to `group` alone. Its
-    working state (numbers given, ids taken, copies of counters and windows) ends with it, so a group that is rolled back leaves no trace.
+    working state (numbers given, ids taken, copies of state) ends with it, so a group that is rolled back leaves no trace.
 
     Args:
         group: holds everything but the effect of posts; gets their records, ids and answers, and the payloads.
@@ -110,11 +110,11 @@ class GroupBuilder:
             group.only_messages, group.decisions = False, self._step.decisions
         return self._step
 
-    def close_windows(self) -> None:
-        """Close the windows that are due. Before any post is added, so that their messages are numbered first."""
+    def judge_due(self) -> None:
+        """Let the judge do what is due. Before any post is added, so that what it sends is numbered first."""
         step = self._judging()
-        for mailbox in self._group.riders.closing:
-            step.close_due(mailbox)
+        for mailbox in self._group.riders.due:
+            step.at_deadline(mailbox)
 
     def add(self, posts: Iterable[Pending]) -> None:
         """Decide about each post, in this order, and number those that are delivered."""
@@ -242,7 +242,7 @@ class PostQueue:
         keys = {pending.post.key for lane in self.lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(record.key for record in self.group.records)
-            keys.update(mailbox.key for mailbox in self.group.riders.closing)
+            keys.update(mailbox.key for mailbox in self.group.riders.due)
             keys.update(adoption.mailbox.key for adoption in self.group.riders.adoptions)
             keys.update(note.mailbox.key for note in self.group.riders.notes)
         return keys
@@ -272,8 +272,8 @@ class PostQueue:
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
         builder = GroupBuilder(group, self._mailboxes, self._config, self._judge, now_ms)
-        if group.riders.closing:
-            builder.close_windows()
+        if group.riders.due:
+            builder.judge_due()
         builder.add(posts)
         self.group = group
         if builder.finish():

@@ -1,6 +1,6 @@
-"""The seam between a shard and the features that decide about its messages: the contact policy, and aggregation windows.
+"""The seam between a shard and the features that decide about its messages.
 
-A post is special when its envelope has policy terms or names a window, when its user has state, or when its timer has an unmet condition.
+A post is special when its envelope has policy terms or is to be merged, when its user has state, or when its timer has an unmet condition.
 `engine.core.commit.group` asks a `JudgeStep` about special posts only, and makes it for a group that has one. The classes here are the
 judge of a shard without such a feature: it delivers each post at once, whatever its timer's conditions. A feature extends them.
 """
@@ -69,8 +69,8 @@ class JudgeStep:
         self.heads = heads
         self.now_ms = now_ms
 
-    def close_due(self, mailbox: Mailbox) -> None:
-        """Close the windows of the mailbox that are due. Called before any post is decided, so that their messages are numbered first."""
+    def at_deadline(self, mailbox: Mailbox) -> None:
+        """Do what is due for the mailbox. Called before any post is decided, so that what it sends is numbered first."""
 
     def decide(self, pending: Pending, mailbox: Mailbox) -> Answer | None:
         """Decide about a special post that is no repeat. The caller numbers the message, and remembers the id of the post.
@@ -81,12 +81,12 @@ class JudgeStep:
         return None
 
 
-class Closer:
-    """Tracks when the windows of a shard's mailboxes end, also of those that are not in memory. This one tracks none.
+class Deadlines:
+    """Tracks when the judge has something to do for mailboxes, also for those that are not in memory. This one tracks none.
 
     Attributes:
-        due: the mailboxes with windows that have ended.
-        next_ms: when `tick` has a window to find, or earlier; None while there is none.
+        due: the mailboxes whose time has come.
+        next_ms: when `tick` has a mailbox to find, or earlier; None while there is none.
     """
 
     due: Mapping[str, Mailbox] = MappingProxyType({})
@@ -96,33 +96,33 @@ class Closer:
         return None
 
     def watch(self, mailbox: Mailbox) -> None:
-        """Track the mailbox: its windows have changed, or it was loaded into memory."""
+        """Track the mailbox: the judge's state of it has changed, or it was loaded into memory."""
 
-    def stored(self, slot: int, ends: Iterable[tuple[str, int]]) -> None:
-        """Storage has pages of this slot with open windows: (key, when the next one ends). Those in memory are newer."""
+    def stored(self, slot: int, times: Iterable[tuple[str, int]]) -> None:
+        """Storage has pages of this slot with a time: (key, `JudgeState.next_ms`). Those in memory are newer."""
 
     def leave(self, slots: Collection[int]) -> None:
-        """Close no more windows of these slots: their next owner does."""
+        """Do nothing more for these slots: their next owner does."""
 
     def forget(self, mailbox: Mailbox) -> None:
-        """The mailbox has no windows any more, or they are another shard's."""
+        """The judge has no state of the mailbox any more, or it is another shard's."""
 
     def forget_slots(self, slots: Iterable[int]) -> None:
         """All mailboxes of these slots are another shard's, also those that are not in memory."""
 
     def tick(self, now_ms: int) -> list[str]:
-        """Find the windows that have ended by now. Returns the keys of mailboxes that are not in memory: they are to be loaded."""
+        """Find the mailboxes whose time has come. Returns the keys of those that are not in memory: they are to be loaded."""
         return []
 
     def take(self, now_ms: int) -> list[Mailbox]:
-        """Mailboxes with windows for the next group to close. Call `watch` for each after the group, whatever its outcome."""
+        """Mailboxes for the step of the next group. Call `watch` for each after the group, whatever its outcome."""
         return []
 
 
 class Judge:
     """Decides about the messages of one shard."""
 
-    closer: Closer = Closer()
+    deadlines: Deadlines = Deadlines()
 
     def step(self, records: Events, heads: dict[str, int], now_ms: int) -> JudgeStep:
         """Decide about the posts of a group, see `JudgeStep`."""
@@ -132,7 +132,7 @@ class Judge:
         """A journalled message with policy terms was added to its mailbox, at commit or replay."""
 
     def apply(self, mailbox: Mailbox, record: JudgeRecord) -> None:
-        """Apply a journalled record to the windows of a mailbox, at commit or replay. No effect when it is applied already."""
+        """Apply a journalled record to the state of a mailbox, at commit or replay. No effect when it is applied already."""
 
     def committed(self, record: JudgeRecord) -> None:
         """A group with the record is stored. Replay does not say so, as counters are of one process."""

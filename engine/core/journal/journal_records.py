@@ -1,15 +1,14 @@
 """What the shard stores: journal records, pages, and the copy of pending messages in the offline streams.
 
 Journal: one entry per group commit and slot, a batch of records: `StoredMessage` messages, `Handled` acknowledgements, `Adopted`
-broadcasts, subscribed `Topics`, `Profiled` users, their `Noticed` events, messages that were `Decided` not to be delivered, and of
-aggregation windows `Counted` messages and those that `Ended` or were `Extended`. A broadcast is stored as its position in the log, never
-with its body.
+broadcasts, subscribed `Topics`, `Profiled` users, their `Noticed` events, messages that were `Decided` not to be delivered, and records of
+the judge (`engine.core.mailbox.judge_state`). A broadcast is stored as its position in the log, never with its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
 Replay after a crash reads pages first, then applies the journal on top. Applying twice is harmless: a `StoredMessage` number at
-or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, the records of a user's
-windows are numbered, and of `Topics` and `Profiled` the last one counts.
+or below the page's head is already in the stream (or was settled), a `Handled` only ever moves forward, the judge numbers the
+records of a user, and of `Topics` and `Profiled` the last one counts.
 
 Counters (`engine.core.policy.user_state`) are journalled with the messages they count: a page has them up to its head, and replay
 counts those beyond.
@@ -22,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -177,7 +177,7 @@ class MailboxPage(Struct, array_like=True, gc=False):
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
     log_pos: int = 0
     topics: dict[str, int] = {}
-    windows: Windows | None = None  # None: it never had any
+    windows: Windows | None = None  # the state of the judge; None: it never had any
     user_state: UserState | None = None
     seen_ms: int = 0  # when the user was last active
     inbox: StoredInbox | None = None  # None: nothing was kept yet
@@ -191,7 +191,7 @@ class Spill(Struct):
     trim_below: int
     entries: list[tuple[int, bytes]]
     expires_ms: int  # when the last of the entries expires; 0 without entries
-    closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
+    judge_ms: int = -1  # when the judge has something to do for it; 0: never, -1: the judge never had any state of it
     look_ms: int = 0  # when the sweep is to look at the page; 0: never
     removed_at: int = -1  # not below 0, without a page: page and stream are deleted, and numbers up to this one are not used again
     topics: str = ""  # subscriptions, joined by line feeds
@@ -276,7 +276,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
             envelope = msgspec.structs.replace(envelope, body=b"")
         stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
         entries.append((seq, sealed(_encoder.encode(stored))))
-    closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
+    judge_ms = -1 if mailbox.judge_state is None else mailbox.judge_state.next_ms
     if inbox is not None:
         inbox.written(fresh)
         mailbox.condemn(_CONDEMNED_MAX)
@@ -288,7 +288,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
     deleted = () if inbox is None else tuple(inbox.condemned)
     topics = "\n".join(sorted(mailbox.topics))
     blob = sealed(_encoder.encode(page), mailbox.key.encode())
-    return Spill(mailbox.key, blob, trim_below, entries, expires_ms, closes_ms, look_ms, topics=topics, deleted=deleted)
+    return Spill(mailbox.key, blob, trim_below, entries, expires_ms, judge_ms, look_ms, topics=topics, deleted=deleted)
 
 
 def looks_at(page: MailboxPage) -> int:
@@ -306,7 +306,7 @@ def removal_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool = False, eras
     if mailbox.idle and not (mailbox.has_preferences or is_known):
         return Spill(mailbox.key, b"", 0, [], 0, 0, 0, mailbox.head)
     spill = spill_of(mailbox, forget_at_ms, whole=whole)  # an erasure settles all numbers of before, so they are trimmed
-    spill.closes_ms = max(spill.closes_ms, 0)
+    spill.judge_ms = max(spill.judge_ms, 0)
     return spill
 
 
@@ -351,7 +351,7 @@ def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
         [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
         mailbox.log_pos,
         mailbox.topics,
-        mailbox.windows,
+        cast("Windows | None", mailbox.judge_state),
         None if mailbox.user_state is None or mailbox.user_state.empty else mailbox.user_state,
         mailbox.seen_ms,
         None if mailbox.inbox is None else mailbox.inbox.to_stored(),
@@ -374,7 +374,7 @@ def restore(key: str, page: MailboxPage | None, now_ms: int, inbox_limits: Inbox
         mailbox.oldest_expires_ms = page.oldest_expires_ms
         mailbox.log_pos = page.log_pos
         mailbox.topics = dict(page.topics)
-        mailbox.windows = page.windows
+        mailbox.judge_state = page.windows
         mailbox.user_state = page.user_state
         mailbox.seen_ms = page.seen_ms
         mailbox.newest_above_low = page.newest_above_low

@@ -5,7 +5,7 @@ memory. The records are appended to what is left of the journal; replay applies 
 mailbox has reached is present already, a later one is added, and a number between them without a message is announced as a gap. Messages
 that had left memory for the lost part of the streams cannot be restored.
 
-Aggregation windows are restored with their counts, and so are profiles and the counters of limits. The counters follow the messages, which
+The state of the judge is restored, and so are profiles and the counters of limits. The counters follow the messages, which
 replay would count a second time.
 
 A broadcast is restored with its body, like any other message: the log may have lost it too.
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from engine.core.journal.journal_records import Handled, Inboxed, Record, Remembered, StoredMessage, Topics, settled_numbers
-from engine.core.mailbox.aggregation_window import Kept
+from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.sealed import sealed
@@ -40,8 +40,8 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
                 size += len(record.envelope.body)
             elif isinstance(record, Handled):
                 size += 9 * len(record.acked)
-            elif isinstance(record, Kept):
-                size += record.windows.size
+            elif isinstance(record, JudgeRecord) and mailbox.judge_state is not None:
+                size += mailbox.judge_state.size
             if size >= bytes_max:
                 yield sealed(_encoder.encode(entry))
                 entry, size = [], 0
@@ -70,8 +70,8 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
     if mailbox.topics or mailbox.log_pos:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
     yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms)
-    if mailbox.windows is not None:
-        yield Kept(mailbox.key, mailbox.windows)  # also with none open: the page that is left may hold one that was closed
+    if mailbox.judge_state is not None:
+        yield mailbox.judge_state.whole(mailbox.key)  # also an empty one: the page that is left may have more
     yield Handled(mailbox.key, floor, acked, mailbox.head)
     if mailbox.inbox is not None:
         yield Inboxed(mailbox.key, mailbox.inbox.to_stored())

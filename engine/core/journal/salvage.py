@@ -7,9 +7,9 @@ record is parsed as far as possible.
 Journal entry: an array of records, each `[tag, key, seq, ...]`. With the right checksum it is what was written, by a process that was
 wrong: records that can be read are recovered. A message that cannot be, with a readable key and number, becomes a `Handled` with that
 `head`: the number counts as used, and a gap is announced to its user. An acknowledgement that cannot be read only causes a repeat; a change
-of subscriptions or of a profile, or an event, has no numbers, and neither has a change of a window: a count is short by one, or a summary
-is sent twice. When the owner of a number remains unknown, `complete` is False: numbers may be assigned again, and only a new data epoch
-distinguishes them.
+of subscriptions or of a profile, or an event, has no numbers, and neither has a record of the judge: its count is short by one, or what it
+sends is sent twice. When the owner of a number remains unknown, `complete` is False: numbers may be assigned again, and only a new data
+epoch distinguishes them.
 
 With a wrong checksum nothing in it is known to be true, so no content is recovered, and `complete` is False. Numbers that can be read count
 as used all the same, since most of them are right.
@@ -39,10 +39,8 @@ from engine.errors import CorruptRecord
 _DEPTH_MAX: Final = 32
 _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
-_TAG_HANDLED: Final = 2
-_TAG_TOPICS: Final = 4
-_TAGS_NOTE: Final = (5, 6, 7, 8, 9)
-_TAGS_WINDOW: Final = (11, 12, 13, 14)
+_TAGS_UNNUMBERED: Final = (2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14)
+"""Of records that give no sequence number: acknowledgements, changes of users, records of the judge."""
 
 _value: Final = msgspec.msgpack.Decoder()
 
@@ -148,7 +146,7 @@ def _take(raw: bytes, records: list[Record]) -> bool:
 def _accounted(raw: bytes, records: list[Record]) -> bool:
     """A damaged record: mark its number as used. Returns whether nothing else was in it."""
     tag, key, seq = _values(raw, 3)
-    if tag in (_TAG_HANDLED, _TAG_TOPICS, *_TAGS_NOTE, *_TAGS_WINDOW):
+    if tag in _TAGS_UNNUMBERED:
         return True
     if tag != _TAG_STORED or not _is_key(key) or type(seq) is not int or not 0 < seq <= SEQ_MAX:
         return False

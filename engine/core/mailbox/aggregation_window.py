@@ -107,6 +107,11 @@ class Windows(Struct, array_like=True):
     open: dict[str, AggregationWindow] = {}
 
     @property
+    def held(self) -> int:
+        """The number of open windows."""
+        return len(self.open)
+
+    @property
     def next_ms(self) -> int:
         """The time the next window closes, ms since the epoch; 0 when none is open."""
         return min((window.closes_ms for window in self.open.values()), default=0)
@@ -115,6 +120,10 @@ class Windows(Struct, array_like=True):
     def size(self) -> int:
         """Approximate bytes of the open windows in memory."""
         return sum(window.size for window in self.open.values())
+
+    def whole(self, key: str) -> Kept:
+        """See `JudgeState`."""
+        return Kept(key, self)
 
 
 class Kept(JudgeRecord, frozen=True, array_like=True, tag=13, gc=False):

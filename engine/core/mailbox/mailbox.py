@@ -26,8 +26,8 @@ from typing import Final
 from msgspec import Struct
 
 from engine.core.inbox.inbox import Inbox, InboxLimits
-from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.attachment import Attachment, Conn
+from engine.core.mailbox.judge_state import JudgeState
 from engine.core.mailbox.memory import MAILBOX_BYTES, RECENT_BYTES, Memory
 from engine.core.mailbox.passed_topics import PassedTopics
 from engine.core.mailbox.retry import RetryPolicy
@@ -81,10 +81,12 @@ class Mailbox:
         "floor",
         "gone",
         "head",
+        "held",
         "hot",
         "hot_bytes",
         "inbox",
         "inbox_limits",
+        "judge_state",
         "key",
         "left_ms",
         "live_pos",
@@ -94,7 +96,6 @@ class Mailbox:
         "newest_above_low",
         "newest_high",
         "oldest_expires_ms",
-        "open_windows",
         "passed",
         "queued_ms",
         "recent",
@@ -107,7 +108,6 @@ class Mailbox:
         "topics",
         "user_state",
         "weight",
-        "windows",
     )
 
     def __init__(self, key: str, now_ms: int) -> None:
@@ -141,12 +141,12 @@ class Mailbox:
         self.attached_pos = -1  # `log_pos` when its first connection was attached to this shard; -1: none was
         self.passed: PassedTopics | None = None  # None until a token's topic has left or was late
         self.topics: dict[str, int] = {}  # subscriptions: topic -> log position from which it applies
-        self.windows: Windows | None = None  # aggregation; None until the first opens, then kept for its numbering
+        self.judge_state: JudgeState | None = None  # None until the judge has some, then kept for the numbers of its records
         self.user_state: UserState | None = None  # the user's state; None when there is none
         self.seen_ms = 0  # time of the user's last connect or acknowledgement; 0 for never
         self.left_ms = 0  # `seen_ms` before the newest connect: when the user was active before an absence; 0 when it is not known
         self.weight = 0  # bytes without the messages, as counted in `memory`
-        self.open_windows = 0  # open windows, as counted in `memory`
+        self.held = 0  # by the judge, as counted in `memory`
         self.inbox: Inbox | None = None  # None until the first message that is kept
         self.inbox_limits: InboxLimits | None = None  # None: nothing is kept
 
@@ -165,23 +165,23 @@ class Mailbox:
         self.start = self.floor = self.spilled = self.newest_above_low = self.head
         self.acked, self.gone, self.dying, self.cold_attempts = set(), [], {}, {}
         self.recent, self.collapsing, self.topics = {}, {}, {}
-        self.windows = self.user_state = self.inbox = self.passed = None
+        self.judge_state = self.user_state = self.inbox = self.passed = None
         self.oldest_expires_ms = self.seen_ms = self.left_ms = 0
         self.attached_pos = -1
-        self.count_windows()
+        self.count_held()
         self.weigh()
 
     @property
     def idle(self) -> bool:
-        """Whether it holds nothing that anybody may still want: no connection, no message, none in the inbox, no open window."""
+        """Whether it holds nothing that anybody may still want: no connection, no message, none in the inbox, nothing held back."""
         if self.inbox is not None and self.inbox.is_used:
             return False
-        return not (self.connections or self.hot or self.dying or self.cold or self.loading or self.open_windows)
+        return not (self.connections or self.hot or self.dying or self.cold or self.loading or self.held)
 
     @property
     def is_new(self) -> bool:
         """Whether the user was never sent anything and has chosen nothing: no page is stored of them."""
-        return self.head == self.start and self.windows is None and self.user_state is None and not self.topics
+        return self.head == self.start and self.judge_state is None and self.user_state is None and not self.topics
 
     @property
     def has_preferences(self) -> bool:
@@ -300,15 +300,15 @@ class Mailbox:
         self.memory = memory
         memory.cold += _span(self.cold)
         self.weigh()
-        if self.windows is not None:
-            self.count_windows()
+        if self.judge_state is not None:
+            self.count_held()
 
     def count_out(self) -> None:
         """Subtract the mailbox from its shard's totals, as it leaves memory. No message may be hot."""
         assert not self.hot, "it has messages that are nowhere else"
         memory = self.memory
         memory.cold -= _span(self.cold)
-        memory.windows -= self.open_windows
+        memory.held -= self.held
         memory.resize(-self.weight)
 
     def release_all(self) -> None:
@@ -319,11 +319,11 @@ class Mailbox:
             self.inbox.release(self.head)
             self.weigh()
 
-    def count_windows(self) -> None:
-        """Update the total of open windows. Call it after each change of `windows`."""
-        count = 0 if self.windows is None else len(self.windows.open)
-        self.memory.windows += count - self.open_windows
-        self.open_windows = count
+    def count_held(self) -> None:
+        """Update the total of what the judge holds back. Call it after each change of `judge_state`."""
+        count = 0 if self.judge_state is None else self.judge_state.held
+        self.memory.held += count - self.held
+        self.held = count
 
     def _set_cold(self, cold: tuple[int, int] | None) -> None:
         self.memory.cold += _span(cold) - _span(self.cold)
@@ -332,8 +332,8 @@ class Mailbox:
     def weigh(self) -> None:
         """Update `weight` and the memory total to the current size of the mailbox without its messages, in bytes."""
         weight = MAILBOX_BYTES + RECENT_BYTES * len(self.recent)
-        if self.windows is not None:
-            weight += self.windows.size
+        if self.judge_state is not None:
+            weight += self.judge_state.size
         if self.user_state is not None:
             weight += self.user_state.size
         if self.inbox is not None:

@@ -22,18 +22,18 @@ class Memory:
         messages_in, messages_out: messages that came to memory, and that left it, since the start.
         bytes_in, bytes_out: their bodies, and what mailboxes without messages grew and shrank by, in bytes.
         cold: numbers in the cold ranges of mailboxes in memory.
-        windows: open aggregation windows of mailboxes in memory.
+        held: what the judge holds back of mailboxes in memory (`engine.core.mailbox.judge_state`).
         low_spilled: messages of low priority that left memory for the offline stream since the start.
         unwritten_bytes: of acknowledged messages of inboxes that no checkpoint has written.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "cold", "low_spilled", "messages_in", "messages_out", "unwritten_bytes", "windows")
+    __slots__ = ("bytes_in", "bytes_out", "cold", "held", "low_spilled", "messages_in", "messages_out", "unwritten_bytes")
 
     def __init__(self) -> None:
         self.messages_in = self.messages_out = 0
         self.bytes_in = self.bytes_out = 0
         self.cold = 0
-        self.windows = 0
+        self.held = 0
         self.low_spilled = 0
         self.unwritten_bytes = 0
 

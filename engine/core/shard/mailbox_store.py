@@ -104,8 +104,8 @@ class Swept(Struct, frozen=True):
     overdue: Overdue = NONE_OVERDUE
 
 
-class WindowsEnded(Struct, frozen=True):
-    """The windows of a mailbox that is not in memory have ended. It is loaded, and they close."""
+class JudgeDue(Struct, frozen=True):
+    """The judge has something to do for a mailbox that is not in memory. It is loaded for that."""
 
     key: str
 
@@ -180,13 +180,13 @@ class MailboxStore:
                 mailbox.begin(floor)
             mailbox.count_in(self.memory)
             mailbox.tally = self.tallies.of(key)
-            self.judge.closer.watch(mailbox)
+            self.judge.deadlines.watch(mailbox)
             self.unused(mailbox)
 
-    def windows_changed(self, mailbox: Mailbox) -> None:
-        """Windows of the mailbox were opened, closed or extended."""
-        mailbox.count_windows()
-        self.judge.closer.watch(mailbox)
+    def judged(self, mailbox: Mailbox) -> None:
+        """The judge's state of the mailbox may have changed."""
+        mailbox.count_held()
+        self.judge.deadlines.watch(mailbox)
 
     def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
         """Apply what the journal of a slot has of earlier owners, oldest first, on top of the pages of all its users.
@@ -237,7 +237,7 @@ class MailboxStore:
                 mailbox.settle(acknowledged_by(mailbox, record), None, now_ms, self.retry)
             elif not isinstance(record, Handled):
                 self.judge.apply(mailbox, record)
-                self.windows_changed(mailbox)
+                self.judged(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
@@ -515,7 +515,7 @@ class MailboxStore:
             self.urgent.pop(key, None)
             self.reads_wanted.pop(key, None)
             self._removals.pop(key, None)
-            self.judge.closer.forget(self.mailboxes[key])
+            self.judge.deadlines.forget(self.mailboxes[key])
             self.counts_due.pop(key, None)
             self.mailboxes[key].release_all()
             self._leave(key)
@@ -600,7 +600,7 @@ class MailboxStore:
         self.dead_letters[:] = [letter for letter in self.dead_letters if letter.key != mailbox.key]
         self._letters = {place: letter for place, letter in self._letters.items() if letter.key != mailbox.key}
         mailbox.erase()
-        self.judge.closer.forget(mailbox)
+        self.judge.deadlines.forget(mailbox)
         self._removals[mailbox.key] = True
         self.mark(mailbox)
 

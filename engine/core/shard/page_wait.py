@@ -1,4 +1,4 @@
-"""Records and posts that wait for a page to be read, in order of arrival; what the sweep of storage found; windows that have ended.
+"""Records and posts that wait for a page to be read, in order of arrival; what the sweep of storage found; what the judge has to do.
 
 A connection whose cursor is beyond what the mailbox has issued waits for storage too. It may have been served by the next process of this
 shard, which this one does not know of yet: a gap would be told that there is not.
@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from engine.core.commit.judge import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
-from engine.core.shard.mailbox_store import Swept, WindowsEnded
+from engine.core.shard.mailbox_store import JudgeDue, Swept
 from engine.core.wire.records import Ack, AckIds, Attach, Explain, Nack, Rejoin, Written
 
-_UNCOUNTED: Final = (Attach, Ack, AckIds, Nack, Written, Swept, WindowsEnded)
+_UNCOUNTED: Final = (Attach, Ack, AckIds, Nack, Written, Swept, JudgeDue)
 
 BEHIND_MAX: Final = 1000
 """Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
@@ -54,7 +54,7 @@ class PageWait:
         self._waiting.setdefault(key, []).append((session, what))
         if isinstance(what, Attach):
             self._attaching[session, what.conn] = key
-        elif not isinstance(what, Swept | WindowsEnded):
+        elif not isinstance(what, Swept | JudgeDue):
             self.count += 1
             self.bytes += _size(what)
 

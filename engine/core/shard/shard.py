@@ -50,7 +50,7 @@ from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.inbox_counts import InboxCounts
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
-from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept, WindowsEnded
+from engine.core.shard.mailbox_store import DeadLetter, JudgeDue, MailboxStore, StreamRead, Swept
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
@@ -143,7 +143,7 @@ class ShardCore:
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
         self._broadcasts_due: Final = (step.urgent, step.behind)
-        self._changes_due: Final = (store.judge.closer.due, self.user_requests.waiting)
+        self._changes_due: Final = (store.judge.deadlines.due, self.user_requests.waiting)
         self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
         self.storage_work: Final[tuple[Sized, ...]] = (
             self.page_wait.pages_wanted,
@@ -358,7 +358,7 @@ class ShardCore:
             self._answer(answers)
             self._record_suppressed(answers, now_ms)
         if group is None:
-            self._watch(riders.closing)  # the clock was set back since they were due
+            self._watch(riders.due)  # the clock was set back since they were due
         return group
 
     def _take_riders(self, now_ms: int) -> Riders:
@@ -366,8 +366,8 @@ class ShardCore:
         notes = self.user_requests.take()
         changing = {note.mailbox.key for note in notes if isinstance(note.record, Topics)}
         adoptions = self.broadcast_audience.take(now_ms, low=takes(LOW), high=takes(HIGH), changing=changing)
-        closing = self.mailbox_store.judge.closer.take(now_ms)
-        return Riders(adoptions, closing, notes)
+        due = self.mailbox_store.judge.deadlines.take(now_ms)
+        return Riders(adoptions, due, notes)
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
         """Count and record the posts that were suppressed without a journal record: nobody was connected."""
@@ -384,7 +384,7 @@ class ShardCore:
 
     def _watch(self, mailboxes: Iterable[Mailbox]) -> None:
         for mailbox in mailboxes:
-            self.mailbox_store.judge.closer.watch(mailbox)
+            self.mailbox_store.judge.deadlines.watch(mailbox)
 
     @property
     def wants_commit(self) -> bool:
@@ -403,7 +403,7 @@ class ShardCore:
         self._record_suppressed(answers, now_ms)
         self._answer(answers)
         if group is None and before is not None:
-            self._watch(before.riders.closing)
+            self._watch(before.riders.due)
         return group
 
     def group_committed(self, now_ms: int) -> None:
@@ -422,8 +422,8 @@ class ShardCore:
         hot_bytes_max, offline_max, tight = self.config.hot_bytes_max, self.config.offline_max, self.mailbox_store.tight
         self.mailbox_store.committed(group.number, touched)
         for mailbox in touched.values():
-            if mailbox.windows is not None:
-                self.mailbox_store.windows_changed(mailbox)
+            if mailbox.judge_state is not None:
+                self.mailbox_store.judged(mailbox)
             if mailbox.head - mailbox.floor > offline_max:
                 self.output.trimmed(mailbox, mailbox.trim(offline_max), now_ms)
             for connection in mailbox.connections.values():
@@ -434,7 +434,7 @@ class ShardCore:
             self._riders_committed(group.riders, now_ms)
 
     def _riders_committed(self, riders: Riders, now_ms: int) -> None:
-        self._watch(riders.closing)
+        self._watch(riders.due)
         self.broadcast_audience.committed(riders.adoptions, now_ms)
         for adoption in riders.adoptions:
             self.mailbox_store.counts_changed(adoption.mailbox)
@@ -482,7 +482,7 @@ class ShardCore:
         self.connections.handled_again(group.handled)
         self.broadcast_step.refused(group.riders.adoptions)
         self.user_requests.refused(group.riders.notes)
-        self._watch(group.riders.closing)
+        self._watch(group.riders.due)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.post_queue.drop_waiting() + self.page_wait.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])
@@ -585,8 +585,8 @@ class ShardCore:
                         self.mailbox_store.swept(what)
                 elif isinstance(what, Attach) and mailbox is not None:
                     self.connections.attach(mailbox, session, what, now_ms)
-                elif isinstance(what, WindowsEnded):
-                    self._find_ended_windows(now_ms)
+                elif isinstance(what, JudgeDue):
+                    self._find_due(now_ms)
                 else:
                     self._handlers[type(what)](session, what, now_ms)
             except Exception as error:
@@ -625,24 +625,24 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Find windows, quiet hours, suspicions and messages that ended, adjust admission, evict. Call every `pressure_tick_ms`."""
-        self._find_ended_windows(now_ms)
+        """Find what is due: for the judge, quiet hours, suspicions, messages. Adjust admission, evict. Call every `pressure_tick_ms`."""
+        self._find_due(now_ms)
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
         self.delivery.tick(now_ms)
         self.inbox_counts.tick()
         self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
 
-    def _find_ended_windows(self, now_ms: int) -> None:
-        for key in self.mailbox_store.judge.closer.tick(now_ms):
-            self.page_wait.add(key, "", WindowsEnded(key))
+    def _find_due(self, now_ms: int) -> None:
+        for key in self.mailbox_store.judge.deadlines.tick(now_ms):
+            self.page_wait.add(key, "", JudgeDue(key))
 
     def next_tick_ms(self, now_ms: int) -> int:
         """When `tick` has something to do unless an event comes before: `now_ms` while something is under way, else `TICK_REST_MS` later at
         most."""
-        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.judge.closer.due:
+        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.judge.deadlines.due:
             return now_ms
-        due_ms = (self.mailbox_store.judge.closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
+        due_ms = (self.mailbox_store.judge.deadlines.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
         return max(min((now_ms + TICK_REST_MS, *(at_ms for at_ms in due_ms if at_ms is not None))), now_ms)
 
     def relieve(self, now_ms: int) -> bool:
@@ -659,8 +659,8 @@ class ShardCore:
 
     def _busy(self) -> set[str]:
         """Keys of the mailboxes that something waits for."""
-        closing = self.mailbox_store.judge.closer.due.keys()
-        return self.post_queue.busy() | self.user_requests.busy() | self.connections.acked.keys() | closing
+        due = self.mailbox_store.judge.deadlines.due.keys()
+        return self.post_queue.busy() | self.user_requests.busy() | self.connections.acked.keys() | due
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Figures for status and metrics, in O(1) of the number of mailboxes."""

@@ -73,7 +73,7 @@ class SlotRelease:
         self.slots = frozenset(slots)
         self._version = version
         mailboxes = self._mailbox_store.mailboxes
-        self._mailbox_store.judge.closer.leave(self.slots)
+        self._mailbox_store.judge.deadlines.leave(self.slots)
         self._connections.release(self.slots, [mailboxes[key] for key in self._mailbox_store.keys_in(self.slots)], version)
 
     def waits(self) -> bool:
@@ -108,7 +108,7 @@ class SlotRelease:
         self._delivery.forget(keys)
         self._user_requests.release(self.slots, self._version)
         self._mailbox_store.drop(keys)
-        self._mailbox_store.judge.closer.forget_slots(self.slots)
+        self._mailbox_store.judge.deadlines.forget_slots(self.slots)
 
     def appends(self) -> bool:
         """Whether the group that is being appended has an entry of these slots: acknowledgements that the pages have."""
@@ -121,4 +121,4 @@ class SlotRelease:
             self._output.session_events.extend(self.session_events)
         self.session_events = ()
         self.slots = frozenset()
-        self._mailbox_store.judge.closer.leave(())
+        self._mailbox_store.judge.deadlines.leave(())

@@ -43,7 +43,7 @@ def test_a_message_with_policy_terms_is_delivered_at_once() -> None:
 def test_a_message_with_a_window_is_delivered_at_once() -> None:
     world = connected()
     assert told(world, collapse="likes", merge=Merge(60_000, False, "")).status == ACCEPTED
-    assert world.core.mailboxes["t:u"].windows is None
+    assert world.core.mailboxes["t:u"].judge_state is None
 
 
 def test_a_broadcast_is_delivered_whatever_the_user_wishes() -> None:

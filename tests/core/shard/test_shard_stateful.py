@@ -284,7 +284,7 @@ class ShardMachine(RuleBasedStateMachine):
     def what_is_in_memory_is_counted(self) -> None:
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
-            memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.judge.closer
+            memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.judge.deadlines
             bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.hot.values())
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
             tracked = sum(map(len, closer._armed.values()))
@@ -294,7 +294,7 @@ class ShardMachine(RuleBasedStateMachine):
             stats = self.world.core.stats(self.world.now_ms)
             cold = sum(mailbox.cold[1] - mailbox.cold[0] + 1 for mailbox in mailboxes if mailbox.cold)
             assert stats["pending"] == memory.messages + cold
-            assert stats["windows"] == sum(len(mailbox.windows.open) for mailbox in mailboxes if mailbox.windows is not None)
+            assert stats["windows"] == sum(mailbox.judge_state.held for mailbox in mailboxes if mailbox.judge_state is not None)
 
     @invariant()
     def whatever_storage_has_completely_can_be_evicted(self) -> None:
@@ -330,7 +330,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.core.tick(self.world.now_ms)
         self.hear(self.world.settle())
         assert self.world.core.stats(self.world.now_ms)["windows"] == 0
-        assert self.world.core.mailbox_store.judge.closer.next_ms is None, "a window has not ended"
+        assert self.world.core.mailbox_store.judge.deadlines.next_ms is None, "a window has not ended"
         for user in USERS:
             for conn in [conn for conn, client in self.clients.items() if client.user == user]:
                 self.world.detach(conn)

@@ -38,12 +38,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
 from engine.core.mailbox.aggregation_window import AggregationWindow, Counted, Ended, Extended, WindowItem, Windows, merge_of
+from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
@@ -145,6 +146,11 @@ def apply(windows: Windows, record: Counted | Ended | Extended) -> bool:
     window = windows.open.get(collapse)
     windows.open[collapse] = _opened(item, record.seq) if window is None else _counted(window, item)
     return True
+
+
+def windows_of(mailbox: Mailbox) -> Windows | None:
+    """The windows of the user; None: there were never any."""
+    return cast("Windows | None", mailbox.judge_state)
 
 
 def copy(windows: Windows) -> Windows:

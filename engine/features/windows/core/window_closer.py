@@ -1,7 +1,7 @@
 """When the aggregation windows of a shard's users close.
 
 `WindowCloser` tracks when windows end, also those of mailboxes that are not in memory. It is rebuilt from storage, which knows when the
-windows of each page end (`store.pages.Pages.with_windows`), and from the journal. A window that ended meanwhile is due at the first tick.
+windows of each page end (`store.pages.Pages.deadlines`), and from the journal. A window that ended meanwhile is due at the first tick.
 A mailbox with an open window may leave memory, as every other: when its windows end, its page is read, and they close.
 """
 
@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 from typing import Final
 
 from engine.config import Config
-from engine.core.commit.judge import Closer
+from engine.core.commit.judge import Deadlines
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
 from engine.core.model.routing import slot_of
-from engine.features.windows.core.aggregation import due
+from engine.features.windows.core.aggregation import due, windows_of
 
 ENTRY_BYTES: Final = 210
 """Bytes of memory of a tracked mailbox: its key, its entries in table and heap. Measured with CPython 3.11; see the test of this module."""
@@ -25,8 +25,8 @@ LOADS_MAX: Final = 500
 """Mailboxes under way from storage at a time, because their windows have ended: some megabytes, 65 if each has all windows full."""
 
 
-class WindowCloser(Closer):
-    """As `Closer`.
+class WindowCloser(Deadlines):
+    """As `Deadlines`.
 
     Args:
         memory: the shard's totals; what is tracked counts in them.
@@ -48,12 +48,12 @@ class WindowCloser(Closer):
 
     def watch(self, mailbox: Mailbox) -> None:
         self._loading.discard(mailbox.key)
-        closes_ms = mailbox.windows.next_ms if mailbox.windows is not None else 0
+        closes_ms = 0 if mailbox.judge_state is None else mailbox.judge_state.next_ms
         if closes_ms:
             self._arm(closes_ms, mailbox.slot, mailbox.key)
 
-    def stored(self, slot: int, ends: Iterable[tuple[str, int]]) -> None:
-        for key, closes_ms in ends:
+    def stored(self, slot: int, times: Iterable[tuple[str, int]]) -> None:
+        for key, closes_ms in times:
             if key not in self._mailboxes:
                 self._arm(closes_ms, slot, key)
 
@@ -86,7 +86,7 @@ class WindowCloser(Closer):
             self._memory.resize(-ENTRY_BYTES * len(self._armed.pop(slot, ())))
 
     def tick(self, now_ms: int) -> list[str]:
-        """As of `Closer`. While `LOADS_MAX` mailboxes are to be loaded, it finds no more."""
+        """As of `Deadlines`. While `LOADS_MAX` mailboxes are to be loaded, it finds no more."""
         heap, ended = self._heap, []
         while heap and heap[0][0] <= now_ms and len(self._loading) < LOADS_MAX:
             closes_ms, slot, key = heappop(heap)
@@ -99,14 +99,14 @@ class WindowCloser(Closer):
             if mailbox is None:
                 self._loading.add(key)
                 ended.append(key)
-            elif mailbox.windows is not None and 0 < mailbox.windows.next_ms <= now_ms:
+            elif mailbox.judge_state is not None and 0 < mailbox.judge_state.next_ms <= now_ms:
                 self.due[key] = mailbox
             else:
                 self.watch(mailbox)
         return ended
 
     def take(self, now_ms: int) -> list[Mailbox]:
-        """As of `Closer`: about `windows_close_max` windows and `commit_bytes_max` bytes in total."""
+        """As of `Deadlines`: about `windows_close_max` windows and `commit_bytes_max` bytes in total."""
         windows_max, bytes_max = self._config.windows_close_max, self._config.commit_bytes_max
         taken: list[Mailbox] = []
         count = size = 0
@@ -114,8 +114,9 @@ class WindowCloser(Closer):
             key = next(iter(self.due))
             mailbox = self.due.pop(key)
             taken.append(mailbox)
-            if mailbox.windows is not None:
-                ended = due(mailbox.windows, now_ms)
+            windows = windows_of(mailbox)
+            if windows is not None:
+                ended = due(windows, now_ms)
                 count += len(ended)
-                size += sum(mailbox.windows.open[collapse].size for collapse in ended)
+                size += sum(windows.open[collapse].size for collapse in ended)
         return taken

@@ -26,7 +26,7 @@ from engine.core.wire.records import DUPLICATE, MERGED
 from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import ALONE, DIGEST, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
 from engine.features.windows.core import aggregation
-from engine.features.windows.core.aggregation import WindowOutcome
+from engine.features.windows.core.aggregation import WindowOutcome, windows_of
 from engine.features.windows.core.window_closer import WindowCloser
 
 
@@ -40,10 +40,11 @@ class WindowStep(PolicyStep):
     def _of(self, mailbox: Mailbox) -> Windows:
         windows = self._windows.get(mailbox.key)
         if windows is None:
-            windows = self._windows[mailbox.key] = Windows() if mailbox.windows is None else aggregation.copy(mailbox.windows)
+            stored = windows_of(mailbox)
+            windows = self._windows[mailbox.key] = Windows() if stored is None else aggregation.copy(stored)
         return windows
 
-    def close_due(self, mailbox: Mailbox) -> None:
+    def at_deadline(self, mailbox: Mailbox) -> None:
         """Close the windows that are due, or extend them."""
         windows = self._of(mailbox)
         for collapse in aggregation.due(windows, self.now_ms):
@@ -83,7 +84,7 @@ class WindowStep(PolicyStep):
         merge = envelope.merge
         if merge is None:
             return 0
-        windows = self._windows.get(mailbox.key) or mailbox.windows
+        windows = self._windows.get(mailbox.key) or windows_of(mailbox)
         window = None if windows is None else windows.open.get(envelope.collapse)
         if window is not None and window.closes_ms > self.now_ms:
             return window.closes_ms
@@ -120,7 +121,7 @@ class WindowJudge(PolicyJudge):
 
     def __init__(self, config: Config, zone_of: ZoneOf, mailboxes: Mapping[str, Mailbox], memory: Memory) -> None:
         super().__init__(config, zone_of)
-        self.closer = WindowCloser(config, mailboxes, memory)
+        self.deadlines = WindowCloser(config, mailboxes, memory)
         self._memory = memory
         self._merged = self._closed = 0  # since the start
 
@@ -134,7 +135,7 @@ class WindowJudge(PolicyJudge):
             self._closed += 1
 
     def figures(self) -> Mapping[str, int]:
-        return {"windows": self._memory.windows, "merged": self._merged, "windows_closed": self._closed}
+        return {"windows": self._memory.held, "merged": self._merged, "windows_closed": self._closed}
 
     def outcome(self, record: JudgeRecord) -> Outcome | None:
         if not isinstance(record, Counted):
@@ -147,13 +148,14 @@ class WindowJudge(PolicyJudge):
 
     def apply(self, mailbox: Mailbox, record: JudgeRecord) -> None:
         assert isinstance(record, Counted | Ended | Extended | Kept), "of this judge"
+        windows = windows_of(mailbox)
         if isinstance(record, Kept):
-            if mailbox.windows is None or mailbox.windows.applied <= record.windows.applied:
-                mailbox.windows = record.windows
+            if windows is None or windows.applied <= record.windows.applied:
+                mailbox.judge_state = record.windows
             return
-        if mailbox.windows is None:
-            mailbox.windows = Windows()
-        if aggregation.apply(mailbox.windows, record) and isinstance(record, Counted) and not record.seq:
+        if windows is None:
+            windows = mailbox.judge_state = Windows()
+        if aggregation.apply(windows, record) and isinstance(record, Counted) and not record.seq:
             # Without a number it is not remembered by `apply_stored`; the publisher's quick retry must still be recognised here.
             item = record.item
             mailbox.remember(item.envelope.id, 0, item.envelope.digest, self.config.recent_ids)

@@ -9,6 +9,7 @@ import pytest
 from engine.core.commit.first_result import packed_result
 from engine.core.inbox.inbox import ALL, InboxLimits
 from engine.core.journal.stored_formats import decode_page
+from engine.core.mailbox.aggregation_window import Windows
 from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
@@ -37,6 +38,7 @@ from engine.core.wire.records import (
     Settle,
 )
 from engine.features.policy.core.policy_step import DIGEST
+from engine.features.windows.core.aggregation import windows_of
 from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
@@ -60,6 +62,12 @@ from tests.support.policy_world import (
 from tests.support.shard_world import World, connected_world, of
 
 WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
+
+
+def windows(world: World) -> Windows:
+    found = windows_of(world.core.mailboxes["t:u"])
+    assert found is not None
+    return found
 
 
 def test_nobody_has_a_profile_until_one_is_set() -> None:
@@ -429,7 +437,7 @@ def test_a_window_whose_category_is_used_up_ends_with_nothing_and_says_why() -> 
     told(world, CAPPED)
     assert later(world) == []
     assert timeline(world)[-1][1:] == ("suppressed", "cap")
-    assert world.core.mailboxes["t:u"].windows.open == {}
+    assert windows(world).open == {}
 
 
 def test_two_windows_that_end_together_share_what_their_category_allows() -> None:
@@ -456,7 +464,7 @@ def test_quiet_hours_hold_a_window_open_until_they_end_and_what_comes_meanwhile_
     for _ in range(2):
         assert told(world, ttl_ms=1000, **WINDOW).status == MERGED
     assert later(world) == []
-    assert world.core.mailboxes["t:u"].windows.next_ms == SEVEN_AM
+    assert windows(world).next_ms == SEVEN_AM
     assert told(world, ttl_ms=1000, **WINDOW).status == MERGED
     if how not in ("nothing", "eviction"):  # with an open window a mailbox does not leave memory
         later_core(world, how)
@@ -523,7 +531,7 @@ def test_a_digest_has_room_beside_a_full_table_of_windows_and_takes_messages_out
     wants(world, FORUM)
     assert told(world, **WINDOW).status == MERGED
     assert told(world, type="forum.like", merge=Merge(300), collapse="forum").status == MERGED
-    assert set(world.core.mailboxes["t:u"].windows.open) == {"likes", DIGEST}
+    assert set(windows(world).open) == {"likes", DIGEST}
 
 
 def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_quiet_hours() -> None:
@@ -537,7 +545,7 @@ def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_
     profile_of(world)
     told(world, type="forum.like", id="d2", ttl_ms=2 * DIGEST_MS)
     assert later(world, DIGEST_MS) == []
-    assert world.core.mailboxes["t:u"].windows.next_ms == SEVEN_AM
+    assert windows(world).next_ms == SEVEN_AM
     world.crash()
     profile_of(world)
     world.connect(1)

@@ -20,7 +20,7 @@ ANN, BOB = "t:ann", "t:bob"
 def with_window(key: str, closes_ms: int) -> Mailbox:
     mailbox = Mailbox(key, 0)
     windows: Any = SimpleNamespace(next_ms=closes_ms, open={})
-    mailbox.windows = windows
+    mailbox.judge_state = windows
     return mailbox
 
 

@@ -24,6 +24,7 @@ from engine.core.wire.records import (
     Timer,
 )
 from engine.features.windows.core import window_closer
+from engine.features.windows.core.aggregation import windows_of
 from tests.support.shard_world import World, connected_world, of
 
 WINDOW = Merge(300)
@@ -129,7 +130,7 @@ def test_a_repeat_is_told_what_its_first_was_told() -> None:
 
 
 def windows(core: ShardCore, user: str = "u") -> dict[str, Any]:
-    found = core.mailboxes[f"t:{user}"].windows
+    found = windows_of(core.mailboxes[f"t:{user}"])
     assert found is not None
     return found.open
 
