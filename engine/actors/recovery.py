@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import redis.asyncio as redis
 
-from engine.core.journal.journal_records import Adopted, MailboxPage, Record, keys_of
+from engine.core.journal.journal_records import Adopted, AnyPage, Record, keys_of
 from engine.core.journal.salvage import salvage_journal
-from engine.core.journal.stored_formats import decode_journal
+from engine.core.journal.stored_formats import Layouts
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import UNREADABLE
 from engine.store.journal import Journal
@@ -46,6 +46,7 @@ class Recovery:
         journal: Journal,
         pages: Pages,
         offline: OfflineStreams,
+        layouts: Layouts,
         now_ms: Callable[[], int],
         quarantine_max: int,
     ) -> None:
@@ -54,6 +55,7 @@ class Recovery:
         self._journal = journal
         self._pages = pages
         self._offline = offline
+        self._layouts = layouts
         self._now_ms = now_ms
         self._quarantine_max = quarantine_max
         self.reach_log: Callable[[int], Awaitable[None]] | None = None
@@ -94,11 +96,11 @@ class Recovery:
 
     async def _decode(self, entry_id: bytes, payload: bytes) -> Sequence[Record]:
         try:
-            return decode_journal(payload)
+            return self._layouts.decode_journal(payload)
         except UNREADABLE as error:
             log.critical("shard %d: journal entry %s cannot be read: %s", self._core.index, entry_id.decode(), error)
         await self._journal.quarantine(f"journal {entry_id.decode()}", payload, self._quarantine_max)
-        salvaged = salvage_journal(payload)
+        salvaged = salvage_journal(payload, self._layouts)
         if not salvaged.complete:
             await self._numbers_lost()
         return salvaged.records
@@ -114,7 +116,7 @@ class Recovery:
         self._core.pages_loaded(pages, self._now_ms())
         self._mark_damaged()
 
-    async def _read(self, keys: list[str]) -> Mapping[str, MailboxPage | None]:
+    async def _read(self, keys: list[str]) -> Mapping[str, AnyPage | None]:
         pages = await self._pages.read(keys)
         if self._pages.lost:
             log.critical("shard %d: the state of these users is lost: %s", self._core.index, ", ".join(self._pages.lost))

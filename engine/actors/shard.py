@@ -60,6 +60,7 @@ from engine.actors.slot_mover import SlotMover
 from engine.config import Config
 from engine.core.commit.group import Group
 from engine.core.inbox.inbox import InboxLimits
+from engine.core.journal.stored_formats import Layouts
 from engine.core.model.members import message_bytes_max
 from engine.core.model.routing import SlotMap
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
@@ -77,7 +78,7 @@ from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pages import Pages
 from engine.store.restore import restore_storage
 from engine.store.sealed_config import SealedConfig
-from engine.store.shard_feature import ShardFeature, ShardObserver, ShardPorts
+from engine.store.shard_feature import ShardFeature, ShardObserver, ShardPorts, judging
 from engine.store.slot_map import require_slot_map
 from engine.store.storage_calls import StorageCalls
 from engine.store.stores import own_and_first
@@ -115,6 +116,7 @@ class Shard(Server):
         self._journal: Journal
         self._pages: Pages
         self._offline: OfflineStreams
+        self._layouts: Layouts
         self._recovery: Recovery
         self._mover: SlotMover
         self._links: LinkServer
@@ -269,8 +271,10 @@ class Shard(Server):
         self._journal = Journal(client, self._index, self._config.idempotency_caller_s * 1000, Replicas.wanted(self._config))
         config = self._config
         stream_max = config.offline_max + config.inbox_max + config.inbox_pinned_max
-        self._pages = Pages(client, self._journal.loss_detector, stream_max, config.offline_bytes_max, message_bytes_max(config))
-        self._offline = OfflineStreams(client, self._journal.loss_detector, InboxLimits.of(self._config))
+        self._layouts = layouts = Layouts(judging(self._features).judge_kinds)
+        loss_detector = self._journal.loss_detector
+        self._pages = Pages(client, loss_detector, layouts, stream_max, config.offline_bytes_max, message_bytes_max(config))
+        self._offline = OfflineStreams(client, loss_detector, layouts, InboxLimits.of(self._config))
         self._links = LinkServer(
             wire.to_shard,
             self._config,
@@ -334,9 +338,8 @@ class Shard(Server):
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         handlers = {kind: handler for feature in self._features for kind, handler in feature.handlers.items()}
-        judge = next((feature.judge for feature in reversed(self._features) if feature.judge is not None), None)  # it extends those before
-        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, handlers, judge)
-        storage = (self._journal, self._pages, self._offline)
+        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, handlers, judging(self._features).judge)
+        storage = (self._journal, self._pages, self._offline, self._layouts)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)
         core.refused_records = refused_after(await self._journal.failed_records(slot_map.local(slot_map.shards)))

@@ -12,8 +12,8 @@ from typing import Any
 import redis.asyncio as redis
 
 from engine.core.inbox.inbox import InboxLimits
-from engine.core.journal.journal_records import MailboxPage, StoredMessage, looks_at
-from engine.core.journal.stored_formats import decode_page, decode_stored
+from engine.core.journal.journal_records import AnyPage, StoredMessage, looks_at
+from engine.core.journal.stored_formats import Layouts, decode_stored
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import Overdue, StreamRead, Swept
 from engine.core.wire.records import UNREADABLE
@@ -40,8 +40,9 @@ class OfflineStreams:
         ranges_max: how many to read at once, by what the last read brought: a range may be of 256 messages of any size.
     """
 
-    def __init__(self, client: redis.Redis, loss_detector: LossDetector, inbox_limits: InboxLimits | None = None) -> None:
+    def __init__(self, client: redis.Redis, loss_detector: LossDetector, layouts: Layouts, inbox_limits: InboxLimits | None = None) -> None:
         self._client = client
+        self._layouts = layouts
         self._inbox_limits = inbox_limits
         self._loss_detector = loss_detector
         self.corrupt: list[tuple[str, bytes]] = []
@@ -99,7 +100,7 @@ class OfflineStreams:
                 blobs: Any = await self._client.hmget(page_key(slot), fields)
                 for field, blob in zip(fields, blobs, strict=True):
                     try:
-                        page = None if blob is None else decode_page(field.decode(errors="replace"), blob)
+                        page = None if blob is None else self._layouts.decode_page(field.decode(errors="replace"), blob)
                     except UNREADABLE:
                         page = None  # reported and quarantined when the mailbox is loaded
                     if page is None:
@@ -124,7 +125,7 @@ class OfflineStreams:
                 pages_max -= len(due[slot])
         return due
 
-    async def _look_at_inbox(self, key: str, page: MailboxPage, limits: InboxLimits, now_ms: int) -> Swept:
+    async def _look_at_inbox(self, key: str, page: AnyPage, limits: InboxLimits, now_ms: int) -> Swept:
         """Find the entries of a stream that are over. The shard decides, since it knows what is pending and pinned now."""
         overdue, oldest, due_ms = Overdue(), 0, 0
         acked, start = frozenset(page.acked), b"-"

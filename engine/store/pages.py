@@ -10,8 +10,9 @@ from typing import Any
 import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 
-from engine.core.journal.journal_records import MailboxPage, Spill
+from engine.core.journal.journal_records import AnyPage, Spill
 from engine.core.journal.salvage import page_with, read_page, salvage_page
+from engine.core.journal.stored_formats import Layouts
 from engine.core.model.routing import partition_of_slot, slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import (
@@ -63,10 +64,17 @@ class Pages:
     """
 
     def __init__(
-        self, client: redis.Redis, loss_detector: LossDetector, stream_max: int, stream_bytes_max: int = 0, entry_bytes_max: int = 1
+        self,
+        client: redis.Redis,
+        loss_detector: LossDetector,
+        layouts: Layouts,
+        stream_max: int,
+        stream_bytes_max: int = 0,
+        entry_bytes_max: int = 1,
     ) -> None:
         self._client = client
         self._loss_detector = loss_detector
+        self._layouts = layouts
         self._stream_max = stream_max
         self._stream_bytes_max = stream_bytes_max
         self._stream_count_min = stream_bytes_max // entry_bytes_max  # fewer messages cannot exceed the bytes
@@ -77,7 +85,7 @@ class Pages:
         self.lost: list[str] = []  # likewise
         self._unreadable: set[str] = set()  # keys of the stored pages that could not be read
 
-    async def read(self, keys: Sequence[str]) -> dict[str, MailboxPage | None]:
+    async def read(self, keys: Sequence[str]) -> dict[str, AnyPage | None]:
         """The pages of these mailboxes; None where there is none.
 
         A page that cannot be decoded is logged, its bytes are added to `corrupt` for the caller to quarantine, and its key to
@@ -100,7 +108,7 @@ class Pages:
                 pipeline.hmget(page_key(slot), fields)
             marked, *replies = await pipeline.execute()
         check(marked)
-        pages: dict[str, MailboxPage | None] = {}
+        pages: dict[str, AnyPage | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
             for key, blob in zip(fields, blobs, strict=True):
                 pages[key] = None if blob is None else await self._decode(key, blob)
@@ -138,9 +146,9 @@ class Pages:
         check(marked)
         return {slot: int(floor) for slot, floor in zip(slots, replies, strict=True) if floor}
 
-    async def _decode(self, key: str, blob: bytes) -> MailboxPage | None:
+    async def _decode(self, key: str, blob: bytes) -> AnyPage | None:
         try:
-            return read_page(key, blob)
+            return read_page(key, blob, self._layouts)
         except CorruptRecord as error:
             log.error("the page of %s cannot be read: %s", key, error)
             self.corrupt.append((f"page {key}", blob))
@@ -152,7 +160,7 @@ class Pages:
             self.lost.append(key)
         return page
 
-    async def _page_of_stream(self, key: str) -> MailboxPage | None:
+    async def _page_of_stream(self, key: str) -> AnyPage | None:
         """A page with the sequence numbers of an offline stream; None when there is no stream."""
         try:
             info: Any = await self._client.xinfo_stream(offline_key(key))

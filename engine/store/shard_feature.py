@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.commit.judge import MakeJudge
+from engine.core.mailbox.judge_state import JudgeKinds
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.core.shard.user_handlers import UserHandlers
 from engine.core.wire.records import Timer
@@ -68,6 +69,7 @@ class ShardFeature(Struct, frozen=True):
         drain: exports what only this process has, before it ends; None: there is nothing.
         judge: makes the judge of the shard (`engine.core.commit.judge`), in place of those of features before it, which it extends; None:
             it has none.
+        judge_kinds: what this judge stores, with what those before it store.
         handlers: of requests about users, by their kinds.
         store_actions: takes the actions of fired timers; None: it takes none.
         store_dead_letters: takes messages that clients refused; None: it takes none.
@@ -77,9 +79,15 @@ class ShardFeature(Struct, frozen=True):
     counts: Callable[[], Mapping[str, int]] | None = None
     drain: Callable[[], Awaitable[None]] | None = None
     judge: MakeJudge | None = None
+    judge_kinds: JudgeKinds = JudgeKinds()
     handlers: UserHandlers = {}
     store_actions: StoreActions | None = None
     store_dead_letters: StoreDeadLetters | None = None
+
+
+def judging(features: Sequence[ShardFeature]) -> ShardFeature:
+    """The last of the features that has a judge: it extends those before."""
+    return next((feature for feature in reversed(features) if feature.judge is not None), ShardFeature())
 
 
 async def refuse_actions(timers: Sequence[Timer]) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from typing import Protocol
 import redis.asyncio as redis
 from msgspec import Struct
 
+from engine.core.mailbox.judge_state import JudgeKinds
 from engine.store.sealed_fields import is_whole
 
 
@@ -75,8 +76,10 @@ class FeatureData(Struct, frozen=True):
         feature: its name.
         kinds: those with records to check.
         indexes: a regular expression for whole keys without bodies and numbers of messages: Redis replaces each whole.
+        judge_kinds: what its judge stores in journal and pages (`ShardFeature.judge_kinds`); None: it has no judge, or that stores nothing.
     """
 
     feature: str
     indexes: bytes = b""
     kinds: tuple[StoredKind, ...] = ()
+    judge_kinds: JudgeKinds | None = None

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine.core.commit.first_result import parse_idempotency_value, unpacked_result
 from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage, page_of, restore
-from engine.core.journal.salvage import read_page, salvage_journal, salvage_page
-from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, decode_timer, encode_timer, read_entry
+from engine.core.journal.salvage import salvage_page
+from engine.core.journal.stored_formats import decode_stored, decode_timer, encode_timer, read_entry
 from engine.core.mailbox.broadcast_log import BroadcastEntry, encode_entry
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import SEQ_MAX
@@ -22,6 +22,7 @@ from engine.core.model.sealed import sealed
 from engine.core.wire.records import UNREADABLE, Timer
 from engine.errors import CorruptRecord
 from tests.support.hostile_input import anything
+from tests.support.stored import decode_journal, decode_page, read_page, salvage_journal
 
 
 def pack(value: Any) -> bytes:

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 from engine.cli.feature_data import FEATURES
 from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
-from engine.core.journal.salvage import salvage_journal
 from engine.core.journal.stored_formats import decode_timer
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import NORMAL
@@ -37,6 +36,7 @@ from engine.store.server_program import ServerProgram
 from engine.store.slot_map import claim_slot_map
 from engine.store.timer_store import TimerStore
 from tests.support.shard_process import shard_process
+from tests.support.stored import LAYOUTS, salvage_journal
 from tests.support.waiting import until
 
 ABSENT = [f"t:absent{number}" for number in range(6)]
@@ -137,7 +137,7 @@ async def _other_kinds(client: Redis, config: Config) -> None:
 async def read(client: Redis, config: Config) -> Found:
     """Everything that the engine's own readers return, and everything that they or `engine verify` report."""
     unguarded: Any = Unguarded()
-    pages, offline = Pages(client, unguarded, 100), OfflineStreams(client, unguarded)
+    pages, offline = Pages(client, unguarded, LAYOUTS, 100), OfflineStreams(client, unguarded, LAYOUTS)
     found: set[tuple[str, str, int, str, bytes]] = set()
     damaged: list[str] = []
     users = [*ABSENT, *PRESENT]

@@ -49,9 +49,8 @@ from engine.core.journal.journal_records import (
     Topics,
     keys_of,
 )
-from engine.core.journal.stored_formats import decode_journal, decode_page
-from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
+from engine.features.windows.core.aggregation_window import Counted, Ended
 from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, TEAM, BroadcastBook
 from tests.sim.choicebook import CHOSEN
@@ -61,6 +60,7 @@ from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
 from tests.sim.redis import MiniRedis, Stream
 from tests.sim.windowbook import Broken
+from tests.support.stored import decode_journal, decode_page
 
 _META: Final = META_KEY.encode()
 _KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")

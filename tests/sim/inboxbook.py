@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.core.inbox.inbox import SEEN, Inbox, inbox_of
-from engine.core.journal.stored_formats import decode_page
 from engine.core.model.routing import slot_of
 from engine.store.keys import offline_key, page_key
 from tests.sim.redis import MiniRedis
 from tests.sim.windowbook import Broken
+from tests.support.stored import decode_page
 
 if TYPE_CHECKING:
     from tests.sim.books import Books

@@ -36,7 +36,6 @@ from engine.core.journal import journal_records
 from engine.core.journal.journal_records import Handled, Marked, Profiled, Spill, StoredMessage
 from engine.core.mailbox import conflation
 from engine.core.mailbox import send as mailbox_send
-from engine.core.mailbox.aggregation_window import WindowItem, Windows
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.conflation import Conflation
 from engine.core.mailbox.mailbox import Mailbox
@@ -62,6 +61,7 @@ from engine.errors import StorageUnavailable
 from engine.features.policy.core import changed_profiles
 from engine.features.policy.core.policy_step import PolicyJudge
 from engine.features.windows.core import aggregation
+from engine.features.windows.core.aggregation_window import WindowItem, Windows
 from engine.features.windows.core.window_closer import WindowCloser
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient

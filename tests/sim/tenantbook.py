@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.core.journal.stored_formats import decode_page, decode_timer
+from engine.core.journal.stored_formats import decode_timer
 from engine.core.model.routing import TIMER_PARTITIONS, partition_of, slot_of, split_key, topic_of
 from engine.store.keys import (
     SUBSCRIBERS_PREFIX,
@@ -19,6 +19,7 @@ from engine.store.keys import (
 from engine.store.timer_store import TIMER_BYTES
 from tests.sim.known import Violation
 from tests.sim.redis import MiniRedis
+from tests.support.stored import decode_page
 
 
 def check_tenants(server: MiniRedis, keys: Iterable[str]) -> None:

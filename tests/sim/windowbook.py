@@ -13,9 +13,9 @@ from collections.abc import Callable
 import msgspec
 
 from engine.core.journal.journal_records import Record, StoredMessage
-from engine.core.mailbox.aggregation_window import Counted, Ended, merge_of
 from engine.features.policy.core.policy_step import DIGEST
 from engine.features.windows.core.aggregation import DIGEST_TYPE
+from engine.features.windows.core.aggregation_window import Counted, Ended, merge_of
 
 
 class Broken(AssertionError):

@@ -9,7 +9,6 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import StoredMessage, spill_of
-from engine.core.journal.stored_formats import decode_journal
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced, StorageUnavailable
@@ -21,6 +20,7 @@ from engine.store.redis_client import claim_data_epoch
 from tests.support.journal_writer import Writer
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
+from tests.support.stored import LAYOUTS, decode_journal
 
 SLOT = slot_of(KEY)
 NOW_MS = int(time.time() * 1000)
@@ -107,7 +107,7 @@ async def test_an_epoch_is_never_given_out_twice_even_by_a_redis_that_forgot_it(
 
 async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, redis_client: Redis) -> None:
     loss_detector = writer.journal.loss_detector
-    pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
+    pages, offline = Pages(redis_client, loss_detector, LAYOUTS, 100), OfflineStreams(redis_client, loss_detector, LAYOUTS)
     before = await Moment.taken(redis_client)
     await writer.journal.covered(None, [], await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS))
     pages.confirm()
@@ -125,7 +125,7 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
     writer: Writer, redis_client: Redis
 ) -> None:
     """A replica that has every group, and not yet the pages, is promoted between the two steps of a checkpoint: nothing is lost."""
-    pages = Pages(redis_client, writer.journal.loss_detector, 100)
+    pages = Pages(redis_client, writer.journal.loss_detector, LAYOUTS, 100)
     await writer.write("a")
     before = await Moment.taken(redis_client)
     written = await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
@@ -138,7 +138,7 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
 
 
 async def test_a_checkpoint_is_not_missed_where_it_was_not_confirmed_and_is_where_it_was(writer: Writer, redis_client: Redis) -> None:
-    pages = Pages(redis_client, writer.journal.loss_detector, 100)
+    pages = Pages(redis_client, writer.journal.loss_detector, LAYOUTS, 100)
     before = await Moment.taken(redis_client)
     await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)  # and too few replicas had it
     await before.come_back()
@@ -154,7 +154,7 @@ async def test_the_second_half_of_a_slot_is_not_written_where_the_first_is_missi
     writer: Writer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica without the first run is promoted between two round trips of one checkpoint, and the client repeats only the second."""
-    pages = Pages(redis_client, writer.journal.loss_detector, 1000)
+    pages = Pages(redis_client, writer.journal.loss_detector, LAYOUTS, 1000)
     before = await Moment.taken(redis_client)
     round_trips = 0
     run_many = Script.run_many
@@ -177,7 +177,7 @@ async def test_the_second_half_of_a_slot_is_not_written_where_the_first_is_missi
 
 async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:
     loss_detector = writer.journal.loss_detector
-    pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
+    pages, offline = Pages(redis_client, loss_detector, LAYOUTS, 100), OfflineStreams(redis_client, loss_detector, LAYOUTS)
     await writer.journal.covered(None, [SLOT])
     successor = Writer(redis_client, key=KEY)
     await successor.journal.take_over([SLOT])
@@ -193,7 +193,7 @@ async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back
 
 
 async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client: Redis) -> None:
-    pages = Pages(redis_client, writer.journal.loss_detector, 100)
+    pages = Pages(redis_client, writer.journal.loss_detector, LAYOUTS, 100)
     await redis_client.flushall()
     with pytest.raises(DataLost):
         await writer.write("a")

@@ -22,6 +22,7 @@ from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.shard_world import RETRY
+from tests.support.stored import LAYOUTS
 
 NOW_MS = int(time.time() * 1000)
 LONG_MS = 600_000
@@ -31,7 +32,7 @@ BOB = "t:bob"
 async def stores_of(client: Redis, slots: Sequence[int] = (slot_of(KEY), slot_of(BOB))) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
     await journal.take_over(slots)
-    return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
+    return Pages(client, journal.loss_detector, LAYOUTS, 10_000), OfflineStreams(client, journal.loss_detector, LAYOUTS)
 
 
 async def sweep(offline: OfflineStreams, now_ms: int, pages_max: int = 100) -> list[tuple[str, bool, int]]:
@@ -103,7 +104,7 @@ async def test_the_sweep_touches_no_stream_whose_page_has_nothing_expired_or_can
 async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpoint_deletes_that(redis_client: Redis) -> None:
     keeps = InboxLimits(messages_max=10, keep_ms=LONG_MS, pinned_max=2, numbers_max=100)
     pages, _ = await stores_of(redis_client)
-    offline = OfflineStreams(redis_client, pages._loss_detector, keeps)
+    offline = OfflineStreams(redis_client, pages._loss_detector, LAYOUTS, keeps)
     box = Mailbox(KEY, NOW_MS)
     box.inbox_limits = keeps
     for seq, accepted_ms in ((1, NOW_MS), (2, NOW_MS), (3, NOW_MS + 5)):
@@ -128,7 +129,7 @@ async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpo
 async def test_the_sweep_comes_back_to_what_is_too_old_and_pending(redis_client: Redis) -> None:
     keeps = InboxLimits(messages_max=10, keep_ms=1000, pinned_max=2, numbers_max=100)
     pages, _ = await stores_of(redis_client)
-    offline = OfflineStreams(redis_client, pages._loss_detector, keeps)
+    offline = OfflineStreams(redis_client, pages._loss_detector, LAYOUTS, keeps)
     box = Mailbox(KEY, NOW_MS)
     box.inbox_limits = keeps
     box.append(Message(1, Envelope("m1", b"d" * 8, 1, True, b'"id":"m1"'), NOW_MS + LONG_MS, NOW_MS), b"", 10)

@@ -8,14 +8,13 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import Spill, removal_of, restore, spill_of
-from engine.core.journal.stored_formats import decode_page
-from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.mailbox.mailbox import Mailbox, Message
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import DataLost, Fenced
 from engine.features.windows.core import aggregation
+from engine.features.windows.core.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.store.journal import Journal
 from engine.store.keys import looks_key, offline_key, page_key, windows_key
 from engine.store.lua import Script
@@ -24,6 +23,7 @@ from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.recorded_runs import recorded_runs
 from tests.support.redis_rewind import Moment
+from tests.support.stored import LAYOUTS, decode_page
 
 NOW_MS = int(time.time() * 1000)
 
@@ -31,7 +31,7 @@ NOW_MS = int(time.time() * 1000)
 async def stores_of(client: Redis, key: str = KEY) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
     await journal.take_over([slot_of(key)])
-    return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
+    return Pages(client, journal.loss_detector, LAYOUTS, 10_000), OfflineStreams(client, journal.loss_detector, LAYOUTS)
 
 
 async def pages_of(client: Redis) -> Pages:
@@ -192,8 +192,8 @@ async def test_an_offline_user_is_bounded_in_bytes_and_what_was_trimmed_is_not_f
     """300 messages of 60 KB are 18 MB; a count alone would keep them all."""
     journal = Journal(redis_client, 0, 1000)
     await journal.take_over([slot_of(KEY)])
-    pages = Pages(redis_client, journal.loss_detector, 10_000, 4 << 20, 64 << 10)
-    offline = OfflineStreams(redis_client, journal.loss_detector)
+    pages = Pages(redis_client, journal.loss_detector, LAYOUTS, 10_000, 4 << 20, 64 << 10)
+    offline = OfflineStreams(redis_client, journal.loss_detector, LAYOUTS)
     box = Mailbox(KEY, NOW_MS)
     for seq in range(1, 301):
         body = b'"data":"%b"' % (b"x" * 60_000)
@@ -250,7 +250,7 @@ async def test_a_checkpoint_of_thousands_leaves_room_for_others_between_its_roun
 ) -> None:
     journal = Journal(redis_client, 0, 1000)
     await journal.take_over(range(SLOTS))
-    pages = Pages(redis_client, journal.loss_detector, 10_000)
+    pages = Pages(redis_client, journal.loss_detector, LAYOUTS, 10_000)
     sizes: list[int] = []
     run_many = Script.run_many
 

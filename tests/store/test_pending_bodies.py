@@ -23,6 +23,7 @@ from engine.store.keys import offline_key
 from engine.store.pages import Pages
 from engine.store.pending_bodies import PendingBodies
 from tests.support.mailboxes import KEY, mailbox
+from tests.support.stored import LAYOUTS
 
 NOW_MS = int(time.time() * 1000)
 
@@ -30,7 +31,7 @@ NOW_MS = int(time.time() * 1000)
 async def spill(client: Redis, count: int) -> PendingBodies:
     journal = Journal(client, 0, 1000)
     await journal.take_over((slot_of(KEY),))
-    await Pages(client, journal.loss_detector, 10_000).write([spill_of(mailbox(NOW_MS, count))], NOW_MS)
+    await Pages(client, journal.loss_detector, LAYOUTS, 10_000).write([spill_of(mailbox(NOW_MS, count))], NOW_MS)
     return PendingBodies(client)
 
 
@@ -65,7 +66,7 @@ async def test_bodies_of_broadcasts_are_read_from_the_log_while_it_has_them(redi
         box.hot[seq].envelope = msgspec.structs.replace(envelope, body=SharedBody.at(pos, envelope.body))
     journal = Journal(redis_client, 0, 1000)
     await journal.take_over((slot_of(KEY),))
-    await Pages(redis_client, journal.loss_detector, 10_000).write([spill_of(box)], NOW_MS)
+    await Pages(redis_client, journal.loss_detector, LAYOUTS, 10_000).write([spill_of(box)], NOW_MS)
     found = await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)
     assert [(stored.seq, stored.envelope.body) for stored in found] == [(2, b'"id":"m2"'), (1, b'"id":"b"')]
     await broadcasts.drop([appended.pos])

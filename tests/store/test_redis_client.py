@@ -28,6 +28,7 @@ from engine.store.tenant_usage import TenantUsage
 from engine.store.user_entries import drop_user_entries
 from tests.support.free_port import free_port
 from tests.support.redis_server import RedisServer
+from tests.support.stored import LAYOUTS
 
 
 @given(st.integers(min_value=0, max_value=2**63))
@@ -121,8 +122,8 @@ async def test_a_write_to_a_demoted_server_closes_its_connection(kind: str, tmp_
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: OfflineStreams(client, LossDetector()).read([StreamRead("t:ann", 1, 1)]),
-        lambda client: OfflineStreams(client, LossDetector()).sweep([0], 0, 100),
+        lambda client: OfflineStreams(client, LossDetector(), LAYOUTS).read([StreamRead("t:ann", 1, 1)]),
+        lambda client: OfflineStreams(client, LossDetector(), LAYOUTS).sweep([0], 0, 100),
         lambda client: drop_user_entries(client, "t:ann"),
         lambda client: Journal(client, 0, 1000).take_over([0]),
         lambda client: write_session_events(client, [SessionEvent("connect", "t:ann", "c1", "phone", "edge-0", WEBSOCKET, 1, 0, None)]),

@@ -32,6 +32,7 @@ from tests.support.journal_writer import USER, Writer
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
+from tests.support.stored import LAYOUTS
 from tests.support.waiting import until
 
 DEADLINE_S = 20
@@ -127,7 +128,7 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     writer = Writer(client)
     await writer.journal.take_over({writer.slot, slot_of(KEY), slot_of(OTHER)})
     await writer.write("before")
-    pages = Pages(client, writer.journal.loss_detector, 100)
+    pages = Pages(client, writer.journal.loss_detector, LAYOUTS, 100)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
     group = writer.group("a", "b", "c")
     spills = [spill_of(mailbox(NOW_MS, 3)), spill_of(mailbox(NOW_MS, 2, key=OTHER))]

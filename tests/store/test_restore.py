@@ -6,7 +6,6 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import Handled, StoredMessage
-from engine.core.journal.stored_formats import decode_journal
 from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
 from engine.errors import DataLost, Fenced, StorageUnavailable
@@ -17,6 +16,7 @@ from engine.store.restore import restore_storage
 from engine.store.slot_map import read_slot_map
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.shard_world import small_config
+from tests.support.stored import decode_journal
 
 SLOTS = spread(1)
 NOW_S = 1_800_000_000

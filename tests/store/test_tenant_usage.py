@@ -33,6 +33,7 @@ from engine.store.timer_store import TIMER_BYTES, TimerStore
 from tests.support.mailboxes import mailbox
 from tests.support.recorded_runs import recorded_runs
 from tests.support.redis_server import RedisServer
+from tests.support.stored import LAYOUTS
 from tests.support.tenant_recount import counted, recount
 
 NOW_MS = int(time.time() * 1000)
@@ -44,7 +45,7 @@ async def stores_of(client: Redis) -> tuple[Pages, OfflineStreams]:
     journal = Journal(client, 0, 1000)
     slots = [slot_of(key) for key in KEYS]
     await journal.take_over(slots)
-    return Pages(client, journal.loss_detector, 10_000), OfflineStreams(client, journal.loss_detector)
+    return Pages(client, journal.loss_detector, LAYOUTS, 10_000), OfflineStreams(client, journal.loss_detector, LAYOUTS)
 
 
 def append(box: Mailbox, size: int) -> None:

@@ -8,12 +8,12 @@ from engine.config import Config
 from engine.core.commit.group import Group, PostQueue
 from engine.core.commit.judge import Pending
 from engine.core.journal.journal_records import StoredMessage
-from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.wire.records import Post
 from engine.store.journal import Journal
+from tests.support.stored import decode_journal
 
 USER = "t:u"
 

@@ -17,7 +17,7 @@ from engine.core.commit.group import Group
 from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, Record, keys_of
-from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
+from engine.core.journal.stored_formats import decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
@@ -57,6 +57,7 @@ from engine.features.policy.core.changed_profiles import change_profile, get_pro
 from engine.features.policy.core.explain import explain, trace
 from engine.features.user_data.core import user_overview
 from engine.features.windows.core.window_step import WindowJudge
+from tests.support.stored import decode_journal, decode_page
 
 EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)

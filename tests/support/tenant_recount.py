@@ -6,11 +6,12 @@ from collections import Counter
 
 from redis.asyncio import Redis
 
-from engine.core.journal.stored_formats import decode_page, decode_timer
+from engine.core.journal.stored_formats import decode_timer
 from engine.core.model.routing import split_key, topic_of
 from engine.store.keys import offline_key
 from engine.store.tenant_usage import FIGURES, TenantUsage
 from engine.store.timer_store import TIMER_BYTES
+from tests.support.stored import decode_page
 
 
 async def recount(client: Redis, tenant: str) -> dict[str, int]:

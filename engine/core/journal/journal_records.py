@@ -21,21 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import cast
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from engine.core.inbox.inbox import InboxLimits, StoredInbox, inbox_of
-from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
-from engine.core.mailbox.judge_state import JudgeRecord
+from engine.core.mailbox.judge_state import JudgeRecord, JudgeState
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.model.sealed import sealed
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
+
+S = TypeVar("S")
 
 _CONDEMNED_MAX = 1000
 """Stream entries that one checkpoint deletes of one mailbox, beside those it trims: some 1 ms of Redis."""
@@ -162,8 +163,8 @@ KernelRecord = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed |
 Record = KernelRecord | JudgeRecord
 
 
-class MailboxPage(Struct, array_like=True, gc=False):
-    """A mailbox as storage holds it, without the bodies of its messages."""
+class MailboxPage(Struct, Generic[S], array_like=True, gc=False):
+    """A mailbox as storage holds it, without the bodies of its messages. `S`: the state of the judge."""
 
     head: int
     floor: int
@@ -177,10 +178,13 @@ class MailboxPage(Struct, array_like=True, gc=False):
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
     log_pos: int = 0
     topics: dict[str, int] = {}
-    windows: Windows | None = None  # the state of the judge; None: it never had any
+    windows: S | None = None  # the name that the layout has; None: the judge never had any state
     user_state: UserState | None = None
     seen_ms: int = 0  # when the user was last active
     inbox: StoredInbox | None = None  # None: nothing was kept yet
+
+
+AnyPage = MailboxPage[JudgeState]
 
 
 class Spill(Struct):
@@ -291,7 +295,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
     return Spill(mailbox.key, blob, trim_below, entries, expires_ms, judge_ms, look_ms, topics=topics, deleted=deleted)
 
 
-def looks_at(page: MailboxPage) -> int:
+def looks_at(page: AnyPage) -> int:
     """When the sweep is to look at the page for messages that are over, ms; 0: never."""
     aged_ms = 0 if page.inbox is None else page.inbox.due_ms
     return min(page.oldest_expires_ms, aged_ms) if page.oldest_expires_ms and aged_ms else page.oldest_expires_ms or aged_ms
@@ -321,7 +325,7 @@ def settled_numbers(mailbox: Mailbox) -> tuple[int, list[int]]:
     return floor, sorted(mailbox.acked) if mailbox.acked else []
 
 
-def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
+def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> AnyPage:
     """The mailbox without bodies, in its state once its pending messages are in the stream."""
     # All that is not settled becomes cold: reading the stream shows later which of these numbers are gone.
     unsettled = [*mailbox.hot, *mailbox.dying, *(mailbox.cold or ())]
@@ -351,14 +355,14 @@ def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
         [(key, newest) for key, newest in mailbox.collapsing.items() if newest.seq > mailbox.floor],
         mailbox.log_pos,
         mailbox.topics,
-        cast("Windows | None", mailbox.judge_state),
+        mailbox.judge_state,
         None if mailbox.user_state is None or mailbox.user_state.empty else mailbox.user_state,
         mailbox.seen_ms,
         None if mailbox.inbox is None else mailbox.inbox.to_stored(),
     )
 
 
-def restore(key: str, page: MailboxPage | None, now_ms: int, inbox_limits: InboxLimits | None = None) -> Mailbox:
+def restore(key: str, page: AnyPage | None, now_ms: int, inbox_limits: InboxLimits | None = None) -> Mailbox:
     """The mailbox of a page; an empty one for a user never seen. Without limits its inbox is dropped."""
     mailbox = Mailbox(key, now_ms)
     mailbox.inbox_limits = inbox_limits

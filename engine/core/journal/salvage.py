@@ -29,8 +29,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage
-from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record
+from engine.core.journal.journal_records import Adopted, AnyPage, Handled, MailboxPage, Record, StoredMessage
+from engine.core.journal.stored_formats import Layouts
 from engine.core.model.constants import FORMAT_VERSION, SEQ_MAX
 from engine.core.model.sealed import CONTENT_AT, unsealed
 from engine.core.wire.records import UNREADABLE
@@ -74,17 +74,17 @@ class _Damaged(Exception):
     """No value ends where this one should."""
 
 
-def salvage_journal(entry: bytes) -> Salvaged:
+def salvage_journal(entry: bytes, layouts: Layouts) -> Salvaged:
     """What is left of a journal entry. Never raises, whatever the bytes are."""
     records: list[Record] = []
     try:
-        records.extend(decode_journal(entry))
+        records.extend(layouts.decode_journal(entry))
         return Salvaged(records, True)
     except UNREADABLE:
         pass
     if entry[:1] != FORMAT_VERSION:
         return Salvaged(records, False)
-    salvaged = _salvaged(entry[CONTENT_AT:])
+    salvaged = _salvaged(entry[CONTENT_AT:], layouts)
     if _is_whole(entry):
         return salvaged
     return Salvaged([used for record in salvaged.records for used in _numbers_of(record)], False)
@@ -110,7 +110,7 @@ def _numbers_of(record: Record) -> list[Handled]:
     return []
 
 
-def _salvaged(entry: bytes) -> Salvaged:
+def _salvaged(entry: bytes, layouts: Layouts) -> Salvaged:
     """What is left of the content of an entry."""
     records: list[Record] = []
     try:
@@ -125,15 +125,15 @@ def _salvaged(entry: bytes) -> Salvaged:
             # Where this record ends, and so where the others are, is unknown; its beginning may tell the last number.
             _accounted(entry[position:], records)
             return Salvaged(records, False)
-        complete &= _take(entry[position:end], records)
+        complete &= _take(entry[position:end], records, layouts)
         position = end
     return Salvaged(records, complete and count <= len(entry) and position == len(entry))
 
 
-def _take(raw: bytes, records: list[Record]) -> bool:
+def _take(raw: bytes, records: list[Record], layouts: Layouts) -> bool:
     """Append the record, or what stands for it. Returns whether every number in it is accounted for."""
     try:
-        record = decode_record(raw)
+        record = layouts.decode_record(raw)
     except UNREADABLE:
         return _accounted(raw, records)
     seqs = [record.seq] if isinstance(record, StoredMessage) else [seq for _, seq in record.numbers] if isinstance(record, Adopted) else []
@@ -158,14 +158,14 @@ def _is_key(value: object) -> bool:
     return isinstance(value, str) and ":" in value and len(value) <= _KEY_CHARS_MAX
 
 
-def read_page(key: str, blob: bytes) -> MailboxPage:
+def read_page(key: str, blob: bytes, layouts: Layouts) -> AnyPage:
     """The page of a mailbox.
 
     Raises:
         CorruptRecord: it cannot be read, or cannot be true.
     """
     try:
-        page = decode_page(key, blob)
+        page = layouts.decode_page(key, blob)
     except UNREADABLE as error:
         raise CorruptRecord(str(error)) from error
     if not 0 <= page.floor <= page.head <= SEQ_MAX:
@@ -180,7 +180,7 @@ def read_page(key: str, blob: bytes) -> MailboxPage:
     return page
 
 
-def salvage_page(key: str, blob: bytes) -> MailboxPage | None:
+def salvage_page(key: str, blob: bytes) -> AnyPage | None:
     """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
     if not _is_whole(blob, key.encode(errors="replace")):
         return None
@@ -190,7 +190,7 @@ def salvage_page(key: str, blob: bytes) -> MailboxPage | None:
     return page_with(head, floor)
 
 
-def page_with(head: int, floor: int) -> MailboxPage:
+def page_with(head: int, floor: int) -> AnyPage:
     """A page of which nothing but these numbers is known: what is above `floor` is to be looked for in the offline stream."""
     return MailboxPage(head, floor, [], [], (floor + 1, head) if head > floor else None, {}, [], 0, head)
 

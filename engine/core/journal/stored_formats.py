@@ -16,48 +16,63 @@ Every function here raises the exceptions of `engine.core.wire.records.UNREADABL
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from functools import reduce
+from operator import or_
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from engine.core.journal.journal_records import KernelRecord, MailboxPage, Record, StoredMessage
-from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Kept
+from engine.core.journal.journal_records import AnyPage, KernelRecord, MailboxPage, Record, StoredMessage
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, broadcast_of
+from engine.core.mailbox.judge_state import JudgeKinds
 from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import Timer
 
 T = TypeVar("T")
 
-AnyRecord = KernelRecord | Counted | Ended | Extended | Kept
-"""Every kind of record of the journal, those of features included: a shard without a feature reads them too."""
-
 _encode: Final = msgspec.msgpack.Encoder().encode
-_record: Final[msgspec.msgpack.Decoder[AnyRecord]] = msgspec.msgpack.Decoder(AnyRecord)
-_journal: Final[msgspec.msgpack.Decoder[list[Record]]] = msgspec.msgpack.Decoder(list[AnyRecord])
 _stored: Final = msgspec.msgpack.Decoder(StoredMessage)
-_page: Final = msgspec.msgpack.Decoder(MailboxPage)
 _timer: Final = msgspec.msgpack.Decoder(Timer)
 _entry: Final = msgspec.msgpack.Decoder(BroadcastEntry)
 
 
-def decode_journal(entry: bytes) -> list[Record]:
-    """The records of one journal entry."""
-    return _journal.decode(unsealed(entry))
+class Layouts:
+    """Reads journal entries and pages, with what the judge stores in them.
 
+    A record of another kind makes its entry unreadable. Without a state those in pages are dropped.
 
-def decode_record(raw: bytes) -> Record:
-    """One record, cut out of a journal entry."""
-    return _record.decode(raw)
+    Attributes:
+        record, page: the types.
+    """
+
+    def __init__(self, kinds: JudgeKinds) -> None:
+        record: Any = reduce(or_, kinds.records, KernelRecord)
+        page: Any = MailboxPage[kinds.state or Any]  # type: ignore[misc]
+        self.record, self.page = record, page
+        self._is_stateless = kinds.state is None
+        self._record: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(record)
+        self._journal: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[record])
+        self._page: msgspec.msgpack.Decoder[AnyPage] = msgspec.msgpack.Decoder(page)
+
+    def decode_journal(self, entry: bytes) -> list[Record]:
+        """The records of one journal entry."""
+        return self._journal.decode(unsealed(entry))
+
+    def decode_record(self, raw: bytes) -> Record:
+        """One record, cut out of a journal entry."""
+        return self._record.decode(raw)
+
+    def decode_page(self, key: str, blob: bytes) -> AnyPage:
+        """The page of a mailbox."""
+        page = self._page.decode(unsealed(blob, key.encode(errors="replace")))
+        if self._is_stateless:
+            page.windows = None
+        return page
 
 
 def decode_stored(blob: bytes) -> StoredMessage:
     """One entry of an offline stream."""
     return _stored.decode(unsealed(blob))
-
-
-def decode_page(key: str, blob: bytes) -> MailboxPage:
-    """The page of a mailbox."""
-    return _page.decode(unsealed(blob, key.encode(errors="replace")))
 
 
 def encode_timer(timer: Timer) -> bytes:

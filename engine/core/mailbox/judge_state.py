@@ -5,9 +5,11 @@ A feature extends these. The page has the state; replay applies the records to i
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
+
+from engine.core.wire.records import OpenWindow
 
 
 class JudgeRecord(Struct, frozen=True, array_like=True, gc=False):
@@ -31,5 +33,15 @@ class JudgeState(Protocol):
     def size(self) -> int:
         """Approximate bytes in memory."""
 
+    def listed(self) -> list[OpenWindow]:
+        """What it holds back, for reports about the user."""
+
     def whole(self, key: str) -> JudgeRecord:
         """The record that puts this state in place of any other; `engine.core.journal.rebuild` writes it."""
+
+
+class JudgeKinds(NamedTuple):
+    """What the judge of a shard stores: kinds of records in the journal, and the state in the page. By default nothing."""
+
+    records: tuple[type[JudgeRecord], ...] = ()
+    state: type[JudgeState] | None = None

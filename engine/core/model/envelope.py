@@ -21,7 +21,7 @@ Priority = Annotated[int, Meta(ge=HIGH, le=LOW)]
 
 
 class Merge(Struct, frozen=True, array_like=True, gc=False):
-    """How a message is merged with others of its collapse key (`engine.core.mailbox.aggregation_window`).
+    """How a message is merged with others of its collapse key.
 
     Args:
         window_ms: length of the window that the message opens when none is open, ms.

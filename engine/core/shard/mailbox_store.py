@@ -33,12 +33,12 @@ from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
     Adopted,
+    AnyPage,
     Checkpoint,
     Decided,
     Erased,
     Handled,
     Inboxed,
-    MailboxPage,
     Marked,
     Noticed,
     Profiled,
@@ -98,7 +98,7 @@ class Swept(Struct, frozen=True):
     `oldest_expires_ms`, 0 without others. Otherwise nothing has happened for `user_forget_ms`."""
 
     key: str
-    page: MailboxPage
+    page: AnyPage
     expires: bool
     oldest_expires_ms: int
     overdue: Overdue = NONE_OVERDUE
@@ -171,7 +171,7 @@ class MailboxStore:
         """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""
         self.urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
 
-    def restore(self, key: str, page: MailboxPage | None, now_ms: int) -> None:
+    def restore(self, key: str, page: AnyPage | None, now_ms: int) -> None:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms, self._inbox_limits)
@@ -188,7 +188,7 @@ class MailboxStore:
         mailbox.count_held()
         self.judge.deadlines.watch(mailbox)
 
-    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
+    def replay(self, slot: int, pages: Mapping[str, AnyPage | None], records: Sequence[Record], now_ms: int) -> None:
         """Apply what the journal of a slot has of earlier owners, oldest first, on top of the pages of all its users.
 
         The broadcast log must be loaded. Users who have neither a page nor a message may have had both once.

@@ -36,7 +36,7 @@ from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Group, PostQueue, Riders
 from engine.core.commit.judge import Answer, MakeJudge, Pending
-from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
+from engine.core.journal.journal_records import AnyPage, Decided, Record, StoredMessage, Topics, recalled
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
@@ -457,7 +457,7 @@ class ShardCore:
         for (event, reason, category), count in group.decisions.items():
             self.output.decided(event, reason, category, count)
 
-    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
+    def replay(self, slot: int, pages: Mapping[str, AnyPage | None], records: Sequence[Record], now_ms: int) -> None:
         """Apply what the journal of a slot has of earlier owners (`MailboxStore.replay`), and record its outcomes again: they may be lost.
 
         Full mailboxes are trimmed again, since clients may have been sent those gaps.
@@ -559,7 +559,7 @@ class ShardCore:
         self._answer([Answer(pending, UNAVAILABLE) for pending in self.page_wait.take_posts(keys)])
         self.page_wait.want_again(keys)
 
-    def pages_loaded(self, pages: Mapping[str, MailboxPage | None], now_ms: int) -> None:
+    def pages_loaded(self, pages: Mapping[str, AnyPage | None], now_ms: int) -> None:
         """Pages were read, None for users without one: restore the mailboxes and apply what waited for them.
 
         Raises:
@@ -574,7 +574,7 @@ class ShardCore:
         for key in keys:
             self._apply_waiting(key, None, now_ms, confirmed=True)
 
-    def _apply_waiting(self, key: str, page: MailboxPage | None, now_ms: int, *, confirmed: bool = False) -> None:
+    def _apply_waiting(self, key: str, page: AnyPage | None, now_ms: int, *, confirmed: bool = False) -> None:
         mailbox = self.mailboxes.get(key) if confirmed and self.slot_map.owner(key) == self.index else None
         for session, what in self.page_wait.take(key):
             try:

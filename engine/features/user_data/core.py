@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.shard.slow_connections import connection_state
 from engine.core.shard.user_handlers import RequestContext
-from engine.core.wire.records import OpenWindow, ReadUser, Step, UserIs
+from engine.core.wire.records import ReadUser, Step, UserIs
 
 
 def user_overview(mailbox: Mailbox, asked: ReadUser, context: RequestContext) -> UserIs:
     """The answer to a read. Bounded by the limits of the mailbox: connections, topics, windows, decisions and events of a user."""
-    state, windows = mailbox.user_state, mailbox.judge_state
+    state, judged = mailbox.user_state, mailbox.judge_state
     decisions = [] if state is None else [(one.id, Step(one.at_ms, one.event, one.reason, one.until_ms)) for one in state.timeline]
     return UserIs(
         asked.ref,
@@ -23,7 +22,7 @@ def user_overview(mailbox: Mailbox, asked: ReadUser, context: RequestContext) ->
         mailbox.seen_ms,
         [connection_state(connection) for connection in mailbox.connections.values()],
         sorted(mailbox.topics),
-        [OpenWindow(key, window.count, window.closes_ms) for key, window in windows.open.items()] if isinstance(windows, Windows) else [],
+        [] if judged is None else judged.listed(),
         None if state is None else state.profile,
         decisions,
         {} if state is None else dict(state.events),

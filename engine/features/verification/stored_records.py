@@ -28,9 +28,10 @@ import redis.asyncio as redis
 from msgspec import Struct
 
 from engine.core.commit.first_result import parse_idempotency_value, unpacked_result
-from engine.core.journal.journal_records import MailboxPage
+from engine.core.journal.journal_records import AnyPage
 from engine.core.journal.salvage import read_page
-from engine.core.journal.stored_formats import decode_journal, decode_stored, decode_timer, read_entry
+from engine.core.journal.stored_formats import Layouts, decode_stored, decode_timer, read_entry
+from engine.core.mailbox.judge_state import JudgeKinds
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, slot_of
 from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, CorruptRecord
@@ -132,6 +133,7 @@ class Verification:
     def __init__(self, client: redis.Redis, features: Iterable[FeatureData]) -> None:
         self.client = client
         self._kinds = Kinds(features)
+        self._layouts = Layouts(self._kinds.of_judge)
         self._checked: Counter[str] = Counter()
         self._damage: dict[Damage, None] = {}
         self._damaged = 0
@@ -219,14 +221,14 @@ class Verification:
         newest: Any = await self.client.xrevrange(offline_key(field.decode()), count=1)
         return int(newest[0][0].partition(b"-")[0]) if newest else 0
 
-    def _page(self, key: bytes, slot: int, field: bytes, blob: bytes) -> MailboxPage | None:
+    def _page(self, key: bytes, slot: int, field: bytes, blob: bytes) -> AnyPage | None:
         self.look("page")
         mailbox = field.decode(errors="replace")
         if slot_of(mailbox) != slot:
             self.found("page", key, field, f"the user belongs to slot {slot_of(mailbox)}")
             return None
         try:
-            return read_page(mailbox, blob)
+            return read_page(mailbox, blob, self._layouts)
         except CorruptRecord as error:
             self.found("page", key, field, error)
             return None
@@ -255,7 +257,7 @@ class Verification:
                 self.found("journal group", key, entry, f"the group before is missing: {last.decode()} precedes it")
             last = entry
             try:
-                decode_journal(fields.get(b"b", b""))
+                self._layouts.decode_journal(fields.get(b"b", b""))
             except UNREADABLE as error:
                 self.found("journal group", key, entry, error)
         if head is None or not _HEAD.fullmatch(head):
@@ -366,6 +368,7 @@ class Kinds:
 
     Attributes:
         advice: what an operator does about a damaged record, by the name of its kind.
+        of_judge: in journal and pages.
     """
 
     def __init__(self, features: Iterable[FeatureData]) -> None:
@@ -376,6 +379,7 @@ class Kinds:
             *((re.compile(kind.keys), kind) for kind in kinds),
         ]
         self._indexes = [_INDEXES, *(re.compile(feature.indexes, re.DOTALL) for feature in features if feature.indexes)]
+        self.of_judge = next((feature.judge_kinds for feature in features if feature.judge_kinds is not None), JudgeKinds())
         self.advice = {**_ADVICE, **{kind.name: kind.advice for kind in kinds}}
 
     def of(self, key: bytes) -> tuple[StoredKind | str, int]:

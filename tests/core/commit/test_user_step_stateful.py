@@ -15,13 +15,13 @@ from engine.api.time_zones import zone
 from engine.core.commit.group import Group
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import Decided, Profiled, StoredMessage
-from engine.core.mailbox.aggregation_window import Counted
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category, PolicyTerms
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.wire.records import OK, ChangeProfile, ProfileIs, SetProfile
 from engine.features.policy.core.preferences_json import parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
+from engine.features.windows.core.aggregation_window import Counted
 from tests.support.merge_patch import DEFAULTS, merge_patch
 from tests.support.shard_world import World, of
 

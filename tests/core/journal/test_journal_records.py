@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.journal.journal_records import Adopted, Handled, keys_of, spill_of
-from engine.core.journal.salvage import read_page
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
@@ -16,6 +15,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.policy.user_state import Counters, UserState
 from engine.core.wire.records import WEBSOCKET
+from tests.support.stored import read_page
 
 POLICY = RetryPolicy(100, 1.8, 100, 2000, 3)
 

@@ -9,7 +9,6 @@ from engine.core.commit.group import apply_stored
 from engine.core.commit.judge import NO_JUDGE
 from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.journal.rebuild import payloads
-from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
@@ -17,6 +16,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import MailboxStore
 from tests.support.shard_world import small_config
+from tests.support.stored import decode_journal
 
 CONFIG = small_config(recent_ids=64, hot_messages_max=1024)
 

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, StoredMessage, Topics
-from engine.core.journal.salvage import page_with, read_page, salvage_journal, salvage_page
+from engine.core.journal.salvage import page_with, salvage_page
 from engine.core.model.constants import SEQ_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.sealed import sealed
 from engine.errors import CorruptRecord
+from tests.support.stored import read_page, salvage_journal
 
 FIRST = StoredMessage("t:ann", 1, Envelope("m1", b"d" * 8, 1, True, b'"id":"m1"'), 9000, 100)
 SECOND = StoredMessage("t:bob", 7, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2"'), 9000, 100)

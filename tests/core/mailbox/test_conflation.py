@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.stored_formats import decode_page
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import SSE, Deliver, DeliverEarly, GapRange, Post, Revoke
 from tests.support.shard_world import EDGE, World, connected_world, delivered, of
+from tests.support.stored import decode_page
 
 
 def counts(records: list[Any], conn: int = 1) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.config import Config
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import message_of, restore, spill_of
-from engine.core.journal.stored_formats import decode_page, decode_stored
+from engine.core.journal.stored_formats import decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
@@ -27,6 +27,7 @@ from engine.core.model.message import Message
 from engine.core.wire.records import WEBSOCKET
 from tests.support.mailbox_states import first_connection, mailboxes_after_two_events, state_of
 from tests.support.operations import calls_of, peak_bytes_of
+from tests.support.stored import decode_page
 
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 CONFIG = Config(window=4, window_bytes=1 << 20, deliver_bytes_max=1 << 16)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from engine.core.journal.journal_records import Adopted
 from engine.core.journal.rebuild import payloads
-from engine.core.journal.salvage import salvage_journal
-from engine.core.journal.stored_formats import decode_journal, decode_stored
+from engine.core.journal.stored_formats import decode_stored
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
@@ -38,6 +37,7 @@ from engine.core.wire.records import (
     encode,
 )
 from tests.support.shard_world import EDGE, World, delivered, of
+from tests.support.stored import decode_journal, salvage_journal
 
 
 def ids(said: list[Any], conn: int = 1) -> list[str]:

@@ -10,12 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.core.commit.group import Group
 from engine.core.journal.journal_records import Adopted, StoredMessage
-from engine.core.journal.stored_formats import decode_journal, read_entry
+from engine.core.journal.stored_formats import read_entry
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.wire.records import OK, UNAVAILABLE, Deliver, GapRange, Hangup, Rejoin, Subscribed, Welcome
 from tests.support.shard_world import EDGE, Client, World
+from tests.support.stored import decode_journal
 
 USERS = ("ann", "bob")
 TOPICS = ("", "news", "team")

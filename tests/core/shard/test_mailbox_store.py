@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from engine.core.journal.journal_records import PAGE_RECENT_IDS
-from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.memory import MAILBOX_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
@@ -16,6 +15,7 @@ from engine.core.model.routing import slot_of
 from engine.core.shard import mailbox_store
 from engine.core.wire.records import ACCEPTED, DUPLICATE, Deliver, Explain, GetProfile, Post, Posted, ProfileIs, Trace
 from tests.support.shard_world import World, connected_world, delivered, of
+from tests.support.stored import decode_page
 
 ALL = 1 << 40
 """More bytes than there are: everything that may be evicted is."""

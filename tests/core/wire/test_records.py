@@ -16,12 +16,11 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from engine.core.journal.journal_records import MailboxPage
-from engine.core.journal.stored_formats import AnyRecord
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
+from tests.support import stored
 
 LAYOUTS: Final = Path(__file__).parent / "data" / "layouts.json"
 
@@ -29,7 +28,7 @@ LINKS: Final = (wire.to_shard, wire.from_shard, wire.to_scheduler, wire.schedule
 CAME_SINCE: Final[dict[int, set[str]]] = {2: {"ChannelCap", "ChannelStep", "MailDigest", "StepTerms"}, 3: {"Show", "Shown"}}
 """Records that the last release does not read, by the formats that have them."""
 
-STORED: Final = (AnyRecord, MailboxPage, wire.Timer, BroadcastEntry, SlotMap)
+STORED: Final = (stored.LAYOUTS.record, stored.LAYOUTS.page, wire.Timer, BroadcastEntry, SlotMap)
 
 
 def structs_in(kind: Any) -> dict[type, inspect.StructType]:

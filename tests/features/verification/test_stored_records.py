@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors import shard_features
 from engine.cli.feature_data import FEATURES
 from engine.config import Config
 from engine.core.model.routing import partition_of, slot_of, timer_id
@@ -18,7 +19,7 @@ from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import Schedule, Timer
 from engine.features.verification import stored_records
-from engine.features.verification.stored_records import Damage, Verification
+from engine.features.verification.stored_records import Damage, Kinds, Verification
 from engine.store.external_streams import handed_events
 from engine.store.keys import (
     BROADCAST_LOG_KEY,
@@ -33,6 +34,7 @@ from engine.store.keys import (
     timer_key,
 )
 from engine.store.server_program import installed_servers
+from engine.store.shard_feature import ShardPorts, judging
 from engine.store.timer_store import TimerStore
 from tests.proof import stored
 from tests.support.own_redis import served
@@ -79,6 +81,13 @@ async def test_whole_data_of_every_kind_are_checked_and_whole(data: Redis) -> No
     }  # fmt: skip
     assert verified.checked["timer"] == len(stored.TIMED)
     assert verified.checked["page"] == len(stored.ABSENT) + len(stored.PRESENT)
+
+
+async def test_journal_and_pages_are_read_with_the_kinds_of_the_shards_judge(data: Redis) -> None:
+    ports = ShardPorts(Config(), "shard-0", data)
+    of_shard = judging([on_shard(ports) for on_shard in shard_features.FEATURES]).judge_kinds
+    assert of_shard.records
+    assert Kinds(FEATURES).of_judge == of_shard
 
 
 async def test_the_mark_of_a_timer_that_has_fired_is_whole(data: Redis) -> None:

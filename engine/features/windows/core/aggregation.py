@@ -43,7 +43,6 @@ from typing import Final, TypeVar, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from engine.core.mailbox.aggregation_window import AggregationWindow, Counted, Ended, Extended, WindowItem, Windows, merge_of
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
@@ -53,6 +52,7 @@ from engine.core.wire.outcomes import type_of
 from engine.core.wire.records import UNREADABLE
 from engine.errors import Invalid
 from engine.features.policy.core.policy_step import DIGEST
+from engine.features.windows.core.aggregation_window import AggregationWindow, Counted, Ended, Extended, WindowItem, Windows, merge_of
 
 ACTORS_MAX: Final = 5
 MARKS_MAX: Final = 256

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from engine.config import Config
 from engine.core.commit.judge import Events
 from engine.core.journal.journal_records import StoredMessage
-from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Kept, WindowItem, Windows
 from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
@@ -27,6 +26,7 @@ from engine.features.policy.core.contact_policy import Decision
 from engine.features.policy.core.policy_step import ALONE, DIGEST, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
 from engine.features.windows.core import aggregation
 from engine.features.windows.core.aggregation import WindowOutcome, windows_of
+from engine.features.windows.core.aggregation_window import Counted, Ended, Extended, Kept, WindowItem, Windows
 from engine.features.windows.core.window_closer import WindowCloser
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from engine.core.commit.first_result import packed_result
 from engine.core.inbox.inbox import ALL, InboxLimits
-from engine.core.journal.stored_formats import decode_page
-from engine.core.mailbox.aggregation_window import Windows
 from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
@@ -39,6 +37,7 @@ from engine.core.wire.records import (
 )
 from engine.features.policy.core.policy_step import DIGEST
 from engine.features.windows.core.aggregation import windows_of
+from engine.features.windows.core.aggregation_window import Windows
 from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
@@ -60,6 +59,7 @@ from tests.support.policy_world import (
     wants,
 )
 from tests.support.shard_world import World, connected_world, of
+from tests.support.stored import decode_page
 
 WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
 

@@ -11,11 +11,11 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.mailbox.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.core.model.constants import HIGH, LOW, NORMAL, PRIORITIES
 from engine.core.model.envelope import Envelope, Merge
 from engine.features.windows.core import aggregation
 from engine.features.windows.core.aggregation import ACTORS_MAX, MARKS_MAX, TEXT_CHARS_MAX, WindowOutcome
+from engine.features.windows.core.aggregation_window import Counted, Ended, WindowItem, Windows
 
 KEY = "t:ann"
 WINDOWS_MAX = 3

@@ -6,8 +6,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.mailbox.judge_state import JudgeRecord
+from engine.core.mailbox.judge_state import JudgeKinds, JudgeRecord
 from engine.core.model.envelope import Envelope, Merge
+from engine.core.wire.records import OpenWindow
 
 _WINDOW_BYTES: Final = 900
 """Bytes of an open window in memory without its contents: the object, its lists, its table entry."""
@@ -121,6 +122,10 @@ class Windows(Struct, array_like=True):
         """Approximate bytes of the open windows in memory."""
         return sum(window.size for window in self.open.values())
 
+    def listed(self) -> list[OpenWindow]:
+        """See `JudgeState`."""
+        return [OpenWindow(collapse, window.count, window.closes_ms) for collapse, window in self.open.items()]
+
     def whole(self, key: str) -> Kept:
         """See `JudgeState`."""
         return Kept(key, self)
@@ -130,3 +135,7 @@ class Kept(JudgeRecord, frozen=True, array_like=True, tag=13, gc=False):
     """Record: all windows of a user; written by `engine.core.journal.rebuild` only."""
 
     windows: Windows
+
+
+KINDS: Final = JudgeKinds((Counted, Ended, Extended, Kept), Windows)
+"""What journal and pages have of windows."""
