@@ -85,8 +85,8 @@ def online_key(slot: int) -> str:
     return f"{{s{slot}}}online"
 
 
-def windows_key(slot: int) -> str:
-    """Sorted set: mailbox keys whose page has open aggregation windows, scored by when the next one closes, ms."""
+def deadlines_key(slot: int) -> str:
+    """Sorted set: keys of mailboxes for which the judge has something to do, scored by when, ms. The name is that of stored data."""
     return f"{{s{slot}}}windows"
 
 

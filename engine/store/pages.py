@@ -17,6 +17,7 @@ from engine.core.model.routing import partition_of_slot, slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import (
     SUBSCRIBERS_PREFIX,
+    deadlines_key,
     floor_key,
     held_key,
     looks_key,
@@ -28,7 +29,6 @@ from engine.store.keys import (
     timer_unpaged_key,
     timer_user_prefix,
     topics_key,
-    windows_key,
 )
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
@@ -125,7 +125,7 @@ class Pages:
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
-                pipeline.zrange(windows_key(slot), 0, -1, withscores=True)
+                pipeline.zrange(deadlines_key(slot), 0, -1, withscores=True)
             marked, *replies = await pipeline.execute()
         check(marked)
         return {slot: [(key.decode(), int(at_ms)) for key, at_ms in times] for slot, times in zip(slots, replies, strict=True)}
@@ -262,7 +262,7 @@ def _round_trips(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
 def _keys_of(slot: int) -> list[str]:
     """The keys of a script run beside its streams."""
     of_tenants = [tenants_key(figure) for figure in ("users", "stored_bytes", "topics")]
-    of_slot = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)]
+    of_slot = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), deadlines_key(slot), looks_key(slot), floor_key(slot)]
     partition = partition_of_slot(slot)
     of_timers = [timer_user_prefix(partition), timer_unpaged_key(partition)]
     return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, SUBSCRIBERS_PREFIX, *of_timers]

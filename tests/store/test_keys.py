@@ -89,7 +89,7 @@ def test_a_key_of_a_feature_that_is_left_out_is_unknown() -> None:
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:
     slot = slot_of("t:u")
-    of_slot = [keys.slot_epoch_key(slot), keys.slot_mark_key(slot), keys.page_key(slot), keys.windows_key(slot)]
+    of_slot = [keys.slot_epoch_key(slot), keys.slot_mark_key(slot), keys.page_key(slot), keys.deadlines_key(slot)]
     of_slot += [keys.journal_key(slot), keys.journal_head_key(slot), keys.offline_key("t:u"), keys.idempotency_key("t:u", "1")]
     assert {re.match(r"\{.*?\}", key)[0] for key in of_slot} == {f"{{s{slot}}}"}  # type: ignore[index]
     timers = [keys.timer_due_key(TIMER_PARTITIONS - 1), keys.timer_user_prefix(TIMER_PARTITIONS - 1) + "t:{s1}"]

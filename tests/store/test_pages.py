@@ -16,7 +16,7 @@ from engine.errors import DataLost, Fenced
 from engine.features.windows.core import aggregation
 from engine.features.windows.core.aggregation_window import Counted, Ended, WindowItem, Windows
 from engine.store.journal import Journal
-from engine.store.keys import looks_key, offline_key, page_key, windows_key
+from engine.store.keys import deadlines_key, looks_key, offline_key, page_key
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
@@ -233,7 +233,7 @@ async def test_a_removed_user_who_got_a_message_meanwhile_has_that_one_only(redi
     pages, offline = await stores_of(redis_client)
     box = mailbox(NOW_MS, 3)
     await pages.write([spill_of(box)], NOW_MS)
-    await redis_client.zadd(windows_key(slot_of(KEY)), {KEY: NOW_MS})  # it had an open window
+    await redis_client.zadd(deadlines_key(slot_of(KEY)), {KEY: NOW_MS})  # it had an open window
     box.erase()
     box.append(Message(4, Envelope("m4", b"", 1, True, b'"id":"m4"'), NOW_MS + 60_000, NOW_MS), b"digest..", 64)
     await pages.write([removal_of(box, 0)], NOW_MS)
@@ -242,7 +242,7 @@ async def test_a_removed_user_who_got_a_message_meanwhile_has_that_one_only(redi
     page = (await pages.read([KEY]))[KEY]
     assert page is not None
     assert (page.head, page.floor, page.cold) == (4, 3, (4, 4))
-    assert not await redis_client.exists(windows_key(slot_of(KEY)))
+    assert not await redis_client.exists(deadlines_key(slot_of(KEY)))
 
 
 async def test_a_checkpoint_of_thousands_leaves_room_for_others_between_its_round_trips(

@@ -1,8 +1,8 @@
 """The envelope: all publisher-given fields of a message that travel with it, as one value.
 
 The edge that accepts a message creates it once. Every record, table and stored format that holds the message holds this value unchanged:
-`Draft`, `Post`, `Timer`, `StoredMessage`, `Message`, `WindowItem`, `AggregationWindow` and `BroadcastEntry`. So an option that only clients
-read is a member of `body` and needs no change here; one that the shard evaluates is one field here and its use.
+`Draft`, `Post`, `Timer`, `StoredMessage`, `Message`, `BroadcastEntry` and those of the judge. So an option that only clients read
+is a member of `body` and needs no change here; one that the shard evaluates is one field here and its use.
 
 The expiry time is not part of it. It depends on when the message is due, which the engine decides and may change (quiet hours,
 `PATCH /v1/scheduled`). A timer stores the time to live, a post and a message the instant.

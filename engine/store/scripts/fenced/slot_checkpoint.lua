@@ -1,8 +1,8 @@
 -- Write dirty mailboxes of one slot: stream entries first, then the page; all or nothing.
--- KEYS: slot epoch, slot mark, page, windows, looks, floor, held, topics, of all tenants: users, bytes, topics, prefix of the subscribers
+-- KEYS: slot epoch, slot mark, page, deadlines, looks, floor, held, topics, of all tenants: users, bytes, topics, prefix of the subscribers
 --   of a tenant's topics, of the timer partition: prefix of the users' indexes, unpaged, then streams...
 -- ARGV: epoch, number, lowest mark expected: of confirmed writes, of all; MAXLEN, now ms, then per stream:
---   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
+--   mailbox key, page blob or '' for none, trim below, the judge has something to do at ms (0: never, -1: it never had a state),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or without a page: delete page and stream, and give
 --   out no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, 1 or 0: whether the stored
 --   page could be read, entries n, n x (seq, blob)
@@ -120,7 +120,7 @@ local at = 7
 local reply = {'OK'}
 for i = 15, #KEYS do
   local stream = KEYS[i]
-  local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
+  local name, page, trim_below, judge_at, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
   local looks, removed_at, topics = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7]
   local deleted, count = ARGV[at + 8], tonumber(ARGV[at + 10])
   local entry = at + 11
@@ -159,10 +159,10 @@ for i = 15, #KEYS do
       redis.call('XDEL', stream, seq .. '-0')
     end
     redis.call('HSET', KEYS[3], name, page)
-    if closes == '0' then
+    if judge_at == '0' then
       redis.call('ZREM', KEYS[4], name)
-    elseif closes ~= '-1' then
-      redis.call('ZADD', KEYS[4], closes, name)
+    elseif judge_at ~= '-1' then
+      redis.call('ZADD', KEYS[4], judge_at, name)
     end
     if looks == '0' then
       redis.call('ZREM', KEYS[5], name)
