@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect none while the block runs: a look through the books took 0.1 s, after some runs 0.4, in which no client read anything."""
+    """Collect none while the block runs: a collection took 0.1 s, or 0.4 after several runs, and no client read meanwhile."""
     gc.collect()
     gc.disable()
     try:

@@ -51,6 +51,7 @@ from engine.core.model.routing import RoutingTable
 from engine.core.shard.slow_connections import SlowConnection, slowest
 from engine.core.wire.records import POLL, TRANSPORTS
 from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
+from engine.store.cluster import node_of
 from engine.store.controller_feature import ActorRows, ControllerFeature, ControllerPorts
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.redis_client import claim_data_epoch, display_url
@@ -724,7 +725,7 @@ class Controller:
         try:
             info = await client.info()
         except (RedisError, OSError) as error:
-            return {"alive": False, "restarts": self._redis_restarts[index], "error": str(error)}
+            return {"alive": False, "restarts": self._redis_restarts[index], "error": str(error), "node": node_of(client)}
         await self._renew_lease(client)
         self._redis_restarts[index] += self._redis_runs.get(index, info["run_id"]) != info["run_id"]
         self._redis_runs[index] = info["run_id"]
@@ -738,6 +739,7 @@ class Controller:
             "memory_bytes_max": info.get("maxmemory", 0),
             "aof_enabled": bool(info.get("aof_enabled")),
             "aof_bytes": info.get("aof_current_size", 0),
+            "node": node_of(client),
         }
 
     async def _renew_lease(self, client: Redis) -> None:

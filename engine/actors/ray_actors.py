@@ -108,7 +108,7 @@ def ray_side(name: str, methods: Collection[str], load: Callable[[], type]) -> t
         gc.collect()  # what the imports left: ten megabytes
         self.actor = actor(*arguments, **named)
         if "stats" in methods:
-            # In the actor's event loop, where Ray calls this. A call by itself would be lost where it has not yet heard that it is alive.
+            # Ray calls this in the actor's event loop. A call of the actor to itself fails while Ray has not told it that it is alive.
             self.actor.begin()
 
     shown = type(name, (), {})  # its name is the process's while a method runs

@@ -27,7 +27,7 @@ is (`engine.actors.shard_tasks.storage_reads`). Only its user waits.
                                          are stored until the target has them in memory; a crash then loses them, like all in memory
     a shard for too long                 the controller gives its slots away. Its journals are read by who gets them; if it still runs, it
                                          reads the map or is fenced, and ends
-    an old incarnation of the source     cannot store the map: the shard's epoch is another's, who reads the map after taking it
+    an old incarnation of the source     cannot store the map: its successor has taken the slots' epochs, and read the map again
     an old incarnation of the target     cannot journal anything, as ever
     the controller                       is not needed: the target reads the map every `_POLL_S`, and edges when they are told to wait
     storage of the slots                 the hand-over waits; meanwhile nobody accepts anything

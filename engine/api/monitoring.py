@@ -44,7 +44,9 @@ def table(access: Access, controls: EngineControls, features: Sequence[EdgeFeatu
             degraded |= {feature.name for feature in features if feature.is_degraded is not None and feature.is_degraded(status)}
         # None: not known, as without a status. Readiness does not depend on it.
         quarantined = None if status is None else int(status.get("totals", {}).get("quarantined", 0))
-        return json_answer({"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **access.durability()})
+        away = access.gateway.storage.stores_away
+        answer = {"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **access.durability()}
+        return json_answer(answer | {"stores_away": away} if away else answer)
 
     async def status_at_once() -> Mapping[str, Any] | None:
         """The status; None when the controller does not answer at once."""

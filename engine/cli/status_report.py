@@ -168,7 +168,7 @@ def parts_table(found: dict[str, Any]) -> Table:
     for name, store in stores.items():
         state = "[green]ready[/]" if store["alive"] else "[red]silent[/]"
         memory = f"{store.get('used_memory_bytes', 0) / 1e6:.0f}"
-        table.add_row(name, str(store.get("pid", "")), "", state, "", memory, str(store["restarts"]), "", "")
+        table.add_row(name, str(store.get("pid", "")), store.get("node", ""), state, "", memory, str(store["restarts"]), "", "")
     return table
 
 

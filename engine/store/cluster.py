@@ -33,7 +33,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from redis.asyncio import Connection, SSLConnection
+from redis.asyncio import Connection, Redis, SSLConnection
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, ConnectionError, MasterDownError, ReadOnlyError, RedisError, TryAgainError
@@ -217,12 +217,14 @@ class _Topology:
 
     Attributes:
         answered: the address of the node that has answered last.
+        found: the address of the last master that was named, None before the first.
     """
 
     def __init__(self, seeds: Sequence[tuple[str, int]], slot: int, connection: Callable[..., Connection], timeout_s: float) -> None:
         self._seeds = list(seeds)
         self._nodes = list(seeds)
         self.answered = self._nodes[0]
+        self.found: tuple[str, int] | None = None
         self._slot = slot
         self._connection = connection
         self._least_s = self._timeout_s = timeout_s
@@ -246,7 +248,8 @@ class _Topology:
             self._nodes = list(dict.fromkeys((address, *named, *self._seeds)))
             for first, last, master, *_ in slots:
                 if first <= self._slot <= last:
-                    return address_of(master, address[0])
+                    self.found = address_of(master, address[0])
+                    return self.found
             failures.append(f"{address[0]}:{address[1]}: hash slot {self._slot} has no master")
         if not answered:
             self._timeout_s = min(2 * self._timeout_s, _PATIENCE * self._least_s)
@@ -346,10 +349,22 @@ class ClusterPool(ConnectionPool):
         speak: dict[str, Any] = {"retry": options.get("retry")} | address.options
         plain = SharedContext if tls else Connection
         self.tag = tag_of(address.store, address.stores)
+        self._topology = _Topology(address.nodes, slot_of_tag(self.tag), lambda **at: plain(**speak | at), node_timeout_s)
         super().__init__(
             connection_class=_ToStoreOverTLS if tls else _ToStore,
-            topology=_Topology(address.nodes, slot_of_tag(self.tag), lambda **at: plain(**speak | at), node_timeout_s),
+            topology=self._topology,
             tag=self.tag,
             redis_connect_func=_ToStore.greet,
             **address.options | options,
         )
+
+    @property
+    def node(self) -> str:
+        """HOST:PORT of the last master of the store; "" before it was found."""
+        return "{}:{}".format(*self._topology.found) if self._topology.found else ""
+
+
+def node_of(client: Redis) -> str:
+    """HOST:PORT of the last master of a client's store; "" before it was found, and of a server outside a cluster."""
+    pool = client.connection_pool
+    return pool.node if isinstance(pool, ClusterPool) else ""

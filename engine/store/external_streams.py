@@ -5,8 +5,8 @@ It is bounded, and the oldest entries go; how far they went is noted, for groups
 With the presence goes the set of users who are online, for the successor of a shard: a user whose event is lost because storage was away
 for long is told offline by a later successor, or is not told.
 
-The stream is on the first Redis server. When slots move while that one is away, their events that are not written go to the new owner
-through the server of the slots:
+The stream is in the first store. When slots move while that one is away, their events that are not written go to the new owner
+through the store of the slots:
 
     in memory of the source --with the slot map--> stored --`forget_handed`--> in memory of the target --> in the stream
 

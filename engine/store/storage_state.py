@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from engine.core.model.period import until_next
 from engine.errors import Overloaded
+from engine.store.cluster import node_of
 from engine.store.durability import AS_PROMISED, REASONS, read_durability
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ class StorageState:
         limit_bytes: the server's `maxmemory`; 0 when it has none, or does not tell.
         durability: a word of `engine.store.durability`.
         full: nothing more is accepted.
-        away: that some of several stores do not answer, "" when all do.
+        stores_away: the stores that do not answer, while others do.
+        away: the same in words, with their nodes; "" when all answer.
     """
 
     def __init__(self) -> None:
@@ -54,6 +56,7 @@ class StorageState:
         self.limit_bytes = 0
         self.durability = AS_PROMISED
         self.full = False
+        self.stores_away: list[int] = []
         self.away = ""
 
     def measured(self, used_bytes: int, limit_bytes: int) -> None:
@@ -76,8 +79,10 @@ class StorageState:
         found = [answer for answer in answers if answer is not None]
         if not found:
             return
-        away = len(clients) - len(found)
-        self.away = f"{away} of {len(clients)} stores do not answer" if away else ""
+        self.stores_away = [store for store, answer in enumerate(answers) if answer is None]
+        self.away = "; ".join(
+            f"store {store} does not answer (last at {node_of(clients[store]) or 'no node'})" for store in self.stores_away
+        )
         self.durability = max((word for *_, word in found), key=(AS_PROMISED, *REASONS).index)
         used, limit, _ = max(found, key=lambda answer: answer[0] / answer[1] if answer[1] else 0.0)
         self.measured(used, limit)

@@ -83,6 +83,13 @@ async def status_of(engine: RunningEngine, published: dict[str, Any]) -> str:
         return str(told["results"][0]["status"] if "results" in told else told["status"])
 
 
+async def stores_away(engine: RunningEngine) -> list[int]:
+    """As `/readyz` has them."""
+    async with httpx.AsyncClient(base_url=engine.url, timeout=20, trust_env=False, verify=False) as client:
+        answer = await client.get("/readyz")
+        return list(answer.json().get("stores_away", ()))
+
+
 def item(user: str, id: str, **more: Any) -> dict[str, Any]:
     return {"user": user, "type": "test.event", "id": id, **more}
 
@@ -171,6 +178,9 @@ async def test_users_of_the_other_store_are_served_while_one_is_down(
     results = await asyncio.gather(*(two.publish(item(here, f"during-{number}")) for number in range(5)))
     assert {result["status"] for (result,) in results} == {"accepted"}
     assert await status_of(two, item(there, "during")) == "unavailable"
+    await until(lambda: stores_away(two), holds=lambda found: found == [1])
+    status = await asyncio.to_thread(two.status_when, lambda found: not found["redis"]["alive"])
+    assert [row["node"] for row in status["redis"]["stores"]] == [f"127.0.0.1:{server.port}" for server in servers]
     hung = (await asyncio.to_thread(two.status_when, lambda found: not found["ready"]))["shards"][0]["pid"]
     os.kill(hung, signal.SIGSTOP)
     await until(lambda: status_of(two, item(here, "replaced")), 60, holds=lambda status: status in ("accepted", "duplicate"))

@@ -49,13 +49,16 @@ def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be
 def test_the_status_has_a_row_for_each_of_several_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": 0}
     controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
-    stores = [{"alive": True, "restarts": 1, "pid": 77, "used_memory_bytes": 2_000_000}, {"alive": False, "restarts": 2}]
+    stores = [
+        {"alive": True, "restarts": 1, "pid": 77, "node": "a:1", "used_memory_bytes": 2_000_000},
+        {"alive": False, "restarts": 2, "node": "b:2"},
+    ]
     redis = {"alive": False, "restarts": 3, "stores": stores}
     found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
     monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
     told = CliRunner().invoke(app, ["status"]).stdout
-    assert re.search(r"redis-0 +77 +ready +2 +1", told)
-    assert re.search(r"redis-1 +silent +0 +2", told)
+    assert re.search(r"redis-0 +77 +a:1 +ready +2 +1", told)
+    assert re.search(r"redis-1 +b:2 +silent +0 +2", told)
 
 
 def test_the_status_shows_what_waits_in_each_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from engine.config import STORES_ALLOWED, Config
 from engine.errors import ConfigError, EngineError, StorageUnavailable
 from engine.features.redis_cluster import cluster_moves
 from engine.features.redis_cluster.cluster_moves import move, places
-from engine.store.cluster import HASH_SLOTS, STORES_MAX, _Topology, slot_of_tag, tag_of, with_tag
+from engine.store.cluster import HASH_SLOTS, STORES_MAX, _Topology, node_of, slot_of_tag, tag_of, with_tag
 from engine.store.lua import Script
 from engine.store.redis_client import connect, durability_warnings, wait_ready
 from engine.store.stores import connect_each
@@ -103,6 +103,7 @@ async def test_a_client_follows_its_store_to_the_replica_that_is_promoted(cluste
     assert await clients[1].execute_command("WAIT", 1, 5000) == 1
     before = await asyncio.to_thread(cluster.fail_over, 1)
     assert await until_done(lambda: clients[1].get("kept"), ConnectionError, OSError, within_s=30) == b"value"
+    assert node_of(clients[1]) == f"127.0.0.1:{cluster.master(1).port}"
     await clients[1].delete("kept")
     before.start()
     await asyncio.to_thread(cluster.settled)

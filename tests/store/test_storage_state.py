@@ -88,3 +88,13 @@ async def test_of_several_stores_the_fullest_and_the_weakest_count(client: Redis
         await redis_client.config_set("maxmemory-policy", "noeviction")
         assert state.durability == EVICTABLE
     await client.config_set("maxmemory", 0)
+
+
+async def test_stores_that_do_not_answer_are_named_while_others_do(redis_client: Redis) -> None:
+    state = StorageState()
+    silent = Redis.from_url("redis://127.0.0.1:1")
+    await state.read(redis_client, silent)
+    assert (state.stores_away, "store 1" in state.away) == ([1], True)
+    await state.read(redis_client)
+    assert (state.stores_away, state.away) == ([], "")
+    await silent.aclose()

@@ -4,13 +4,13 @@
                                            edges keep it until that is there. Connections are detached with the same answer; they are
                                            announced to the new owner, with what they were sent
     closing    --not `waits`--> quiet      What had been taken is committed and answered: posts, changes, fired timers. No write to the
-                                           first Redis server is under way. Nothing changes the mailboxes any more
+                                           first store is under way. Nothing changes the mailboxes any more
     quiet      --checkpoint-->  written    Storage has all of them: pages with what they normally leave out, and every message. They leave
                                            memory, and their journals are trimmed
     written    --not `appends`--> left     No append or rollback under way has an entry of these slots: nothing more is written to them
     left       --slot map-->    serving    The map names the new owner
 
-The first Redis server has the streams that all shards share. It may be away while the server of these slots is there, so what waits for it
+The first store has the streams that all shards share. It may be away while the store of these slots is there, so what waits for it
 does not hold up the hand-over:
 
     session events    the new owner writes them: the script that stores the slot map stores them with it

@@ -22,7 +22,7 @@ class LoadHistory:
     """The points in storage.
 
     Args:
-        client: of the first Redis server.
+        client: of the first store.
         points_max: kept; the oldest go.
     """
 

@@ -69,7 +69,7 @@ async def move(config: Config, store: int, target: str) -> AsyncIterator[int]:
     """Move a store to the master at `target`, HOST:PORT; yields how many keys are left at the source.
 
     Raises:
-        EngineError: there is no such store, `target` is no master, the source ended the move, or the nodes name several masters.
+        EngineError: there is no such store, `target` is no master, the source ended the move, or the nodes name several masters or none.
         StorageUnavailable: a node does not answer; the call can be repeated.
     """
     stores = len(store_urls(config.redis_url))
@@ -94,7 +94,7 @@ async def _agreed(config: Config, slot: int, target: str) -> str:
             return owner
         if time.monotonic() > until_s:
             told = ", ".join(f"{node} names {owner or 'none'}" for node, owner in named.items())
-            raise EngineError(f"the nodes do not agree on the master of hash slot {slot}: {told}; mend it with CLUSTER SETSLOT")
+            raise EngineError(f"the nodes name no single master of hash slot {slot}: {told}; mend it with CLUSTER SETSLOT")
         await asyncio.sleep(_LOOK_S)
 
 

@@ -53,6 +53,11 @@ def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
                 "description": "Stored records that could not be read; null when that is not known now.",
             },
             durability=DURABILITY,
+            stores_away={
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "Stores of a Redis Cluster that do not answer, while others do. Left out when all answer.",
+            },
         ),
         "Problem": _problem(),
     }

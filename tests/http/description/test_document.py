@@ -341,6 +341,9 @@ async def test_the_answers_of_a_running_edge_are_as_described() -> None:
             answer = await client.request(method, path, json=body)
             assert answer.status_code == 200, (path, answer.text)
             assert valid(schema, answer.json()), (path, answer.text)
+        world.gateway.storage.stores_away = [1]
+        answer = await client.get("/readyz")
+        assert (answer.json()["stores_away"], valid("Readiness", answer.json())) == ([1], True)
         world.status = {"version": "1", "shards": [], "edges": [], "schedulers": [], "totals": {}}
         assert valid("TenantStatus", (await client.get("/v1/status")).json())
         assert valid("Status", (await world.once(scopes="operator").get("/v1/status")).json())

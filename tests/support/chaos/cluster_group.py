@@ -131,7 +131,11 @@ class ClusterGroup(ServerGroup):
 
     def await_others(self, dead: Server) -> None:
         """Wait until no store is at this server."""
-        _until(lambda: all(self.master(store) is not dead for store in range(self.stores)), "no replica is promoted")
+        _until(lambda: not self.has_stores(dead), "no replica is promoted")
+
+    def has_stores(self, server: Server) -> bool:
+        """Whether it is the master of any."""
+        return any(self.master(store) is server for store in range(self.stores))
 
     def masters(self) -> list[Server]:
         """The living ones, with and without stores."""

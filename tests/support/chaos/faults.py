@@ -176,8 +176,7 @@ def nodes_killed(group: ClusterGroup) -> Fault:
     async def fault(_victim: Victim) -> dict[str, Any]:
         promoted = 0
         for server in group.servers:
-            had_stores = any(group.master(store) is server for store in range(group.stores))
-            promoted += had_stores
+            promoted += await asyncio.to_thread(group.has_stores, server)
             server.kill()
             await asyncio.to_thread(group.await_others, server)
             server.start()
@@ -192,17 +191,22 @@ def stores_moved(group: ClusterGroup) -> Fault:
 
     async def fault(_victim: Victim) -> dict[str, Any]:
         for store in range(group.stores):
-            home, masters = group.master(store), group.masters()
-            away = masters[(masters.index(home) + 1) % len(masters)]
-            command = [*PROGRAM, "storage", "move", str(store), f"127.0.0.1:{away.port}", "--redis", group.url]
-            await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
-            assert group.master(store) is away
-            await asyncio.to_thread(lambda store=store, home=home: list(group.move(store, home)))
-            await asyncio.to_thread(group.settled)
-            assert group.master(store) is home
+            await asyncio.to_thread(_moved_and_back, group, store)
         return {"moves": 2 * group.stores}
 
     return fault
+
+
+def _moved_and_back(group: ClusterGroup, store: int) -> None:
+    home, masters = group.master(store), group.masters()
+    away = masters[(masters.index(home) + 1) % len(masters)]
+    command = [*PROGRAM, "storage", "move", str(store), f"127.0.0.1:{away.port}", "--redis", group.url]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert group.master(store) is away
+    for _ in group.move(store, home):
+        pass
+    group.settled()
+    assert group.master(store) is home
 
 
 def refusing(during: Callable[[Any], Any], afterwards: Callable[[Any], Any]) -> Fault:
