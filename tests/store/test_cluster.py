@@ -285,6 +285,22 @@ async def test_settings_of_a_cluster_that_keep_publishers_waiting_are_warned_of(
     assert [text.partition(" ")[0] for text in found] == ["cluster-require-full-coverage", "cluster-node-timeout"]
 
 
+async def test_a_node_that_keeps_less_than_required_is_refused(cluster: ClusterGroup) -> None:
+    def sync(when: str) -> None:
+        for server in cluster.servers:
+            with server.client() as node:
+                node.config_set("appendfsync", when)
+
+    sync("everysec")
+    try:
+        for client in connect_each(connect, Config(redis_url=cluster.url)):
+            with pytest.raises(ConnectionError, match="redis_durability"):
+                await client.get("a")
+            await client.aclose()
+    finally:
+        sync("always")
+
+
 async def test_a_cluster_node_given_as_one_server_is_refused(cluster: ClusterGroup) -> None:
     config = Config(redis_url=f"redis://:{PASSWORD}@127.0.0.1:{cluster.servers[0].port}")
     client = connect(config)
