@@ -89,7 +89,7 @@ def _table(results: Sequence[dict[str, Any]], columns: _Columns, before: str) ->
     for result in results:
         row = _row(columns, {**result, "commit": commit})
         rows[row.split(" | ", 1)[0]] = row
-    return "\n".join([_origin(used), "", *head, *rows.values(), *_wrong(results)])
+    return "\n".join([_origin(used), "", *head, *rows.values(), *_wrong(results, before)])
 
 
 def _origin(used: dict[str, str]) -> str:
@@ -110,8 +110,11 @@ def _row(columns: Sequence[tuple[str, Any]], result: dict[str, Any]) -> str:
     return "| " + " | ".join(str(value(result)) for _, value in columns) + " |"
 
 
-def _wrong(results: Sequence[dict[str, Any]]) -> list[str]:
-    sentences = [f"- {result['what']}: {sentence}" for result in results for sentence in result["wrong"][:3]]
+def _wrong(results: Sequence[dict[str, Any]], before: str) -> list[str]:
+    """What is wrong with the rows, of those that stay too."""
+    anew = tuple(f"- {result['what']}: " for result in results)
+    sentences = [line for line in before.splitlines() if line.startswith("- ") and not line.startswith(anew)]
+    sentences += [f"- {result['what']}: {sentence}" for result in results for sentence in result["wrong"][:3]]
     return ["", "Not as it should be:", "", *sentences] if sentences else []
 
 

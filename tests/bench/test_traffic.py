@@ -64,7 +64,7 @@ def test_pauses_of_several_users_at_a_time_are_one_silence() -> None:
     assert traffic.silences(1.0, 7.5, above_s=1.0) == [(1.0, 4.0, 2), (5.0, 7.0, 2)]
 
 
-def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+def test_rows_replace_those_of_the_same_fault_and_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nthe table of before\n{END}\nafter\n")
     result = {
@@ -79,6 +79,10 @@ def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> N
     assert "the table of before" not in text
     assert "| kill -9 a shard | 5 | 1 | 0 | 2 | 1.2 | 1.3 | 9.0 | 1200.0 | 3 |" in text
     assert "- kill -9 a shard: 4 came after 2" in text
+    write_tables([result | {"what": "kill -9 the edge", "wrong": []}], page)
+    assert "- kill -9 a shard: 4 came after 2" in page.read_text()
+    write_tables([result | {"wrong": []}], page)
+    assert "Not as it should be" not in page.read_text()
     page.write_text("no markers")
     with pytest.raises(ValueError, match="lacks the markers"):
         write_tables([result], page)
