@@ -97,7 +97,7 @@ class SharedCluster:
                     node = subprocess.Popen(
                         [
                             sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--disable-usage-stats",
-                            "--dashboard-agent-listen-port=0",
+                            "--dashboard-agent-listen-port=0", "--include-log-monitor=false",
                             f"--resources={json.dumps(resources)}", *options,
                         ],
                         env=os.environ | self.environment | {"PYTHONPATH": python_path}, cwd=self.folder,
