@@ -34,6 +34,7 @@ _COLUMNS: Final[_Columns] = (
     *_COUNTS,
     ("back after, s", lambda r: r["back_s"]),
     ("longest silence, s", lambda r: r["silence_s"]),
+    ("of users of other stores", lambda r: r.get("others_silence_s", "")),
     ("p99 before, ms", lambda r: r["p99_before_ms"]),
     ("p99 meanwhile, ms", lambda r: r["p99_during_ms"]),
     ("requests repeated", lambda r: r["publisher_retries"]),

@@ -64,6 +64,13 @@ def test_pauses_of_several_users_at_a_time_are_one_silence() -> None:
     assert traffic.silences(1.0, 7.5, above_s=1.0) == [(1.0, 4.0, 2), (5.0, 7.0, 2)]
 
 
+def test_pauses_while_the_own_store_is_touched_are_not_those_of_others() -> None:
+    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=2, away=0, store_of=lambda user: int(user[-1]))
+    traffic.online[0].arrivals = [(at, 0.01) for at in (1.0, 4.0, 6.0)]
+    traffic.online[1].arrivals = [(at, 0.01) for at in (1.0, 2.5, 3.0, 6.0)]
+    assert traffic.silence_of_others_s(1.0, 6.0, [(1.5, 3.5, {0}), (4.5, 5.0, {0, 1})]) == 1.5
+
+
 def test_rows_replace_those_of_the_same_fault_and_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nthe table of before\n{END}\nafter\n")
@@ -77,7 +84,7 @@ def test_rows_replace_those_of_the_same_fault_and_nothing_else(tmp_path: Path) -
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "the table of before" not in text
-    assert "| kill -9 a shard | 5 | 1 | 0 | 2 | 1.2 | 1.3 | 9.0 | 1200.0 | 3 |" in text
+    assert "| kill -9 a shard | 5 | 1 | 0 | 2 | 1.2 | 1.3 |  | 9.0 | 1200.0 | 3 |" in text
     assert "- kill -9 a shard: 4 came after 2" in text
     write_tables([result | {"what": "kill -9 the edge", "wrong": []}], page)
     assert "- kill -9 a shard: 4 came after 2" in page.read_text()

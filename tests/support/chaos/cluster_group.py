@@ -131,11 +131,11 @@ class ClusterGroup(ServerGroup):
 
     def await_others(self, dead: Server) -> None:
         """Wait until no store is at this server."""
-        _until(lambda: not self.has_stores(dead), "no replica is promoted")
+        _until(lambda: not self.stores_at(dead), "no replica is promoted")
 
-    def has_stores(self, server: Server) -> bool:
-        """Whether it is the master of any."""
-        return any(self.master(store) is server for store in range(self.stores))
+    def stores_at(self, server: Server) -> set[int]:
+        """Those whose master it is."""
+        return {store for store in range(self.stores) if self.master(store) is server}
 
     def masters(self) -> list[Server]:
         """The living ones, with and without stores."""

@@ -174,14 +174,16 @@ def nodes_killed(group: ClusterGroup) -> Fault:
     """kill -9 to one node of a Redis Cluster after the other; each is back, and all agree, before the next."""
 
     async def fault(_victim: Victim) -> dict[str, Any]:
-        promoted = 0
+        touched = []
         for server in group.servers:
-            promoted += await asyncio.to_thread(group.has_stores, server)
+            stores = await asyncio.to_thread(group.stores_at, server)
+            begin_s = time.monotonic()
             server.kill()
             await asyncio.to_thread(group.await_others, server)
             server.start()
             await asyncio.to_thread(group.settled)
-        return {"killed": len(group.servers), "promoted": promoted}
+            touched.append((begin_s, time.monotonic(), stores))
+        return {"killed": len(touched), "promoted": sum(map(bool, (stores for *_, stores in touched))), "touched": touched}
 
     return fault
 
@@ -190,9 +192,12 @@ def stores_moved(group: ClusterGroup) -> Fault:
     """Each store to the next master by `engine storage move`, and back by another hand, as `redis-cli --cluster reshard` does it."""
 
     async def fault(_victim: Victim) -> dict[str, Any]:
+        touched = []
         for store in range(group.stores):
+            begin_s = time.monotonic()
             await asyncio.to_thread(_moved_and_back, group, store)
-        return {"moves": 2 * group.stores}
+            touched.append((begin_s, time.monotonic(), {store}))
+        return {"moves": 2 * group.stores, "touched": touched}
 
     return fault
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from engine.core.model.routing import mailbox_key, slot_of, store_of
 from tests.support.chaos import faults
 from tests.support.chaos.breakable_engine import victim_of
 from tests.support.chaos.cluster_group import ClusterGroup
@@ -51,6 +52,7 @@ class Place:
     victim: Victim
     own_faults: Mapping[str, Fault] = field(default_factory=dict)
     """By the name of the scenario that has none for every place."""
+    store_of: Callable[[str], int] = lambda _user: 0  # see `Traffic`
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,20 @@ def _sentinel(folder: Path) -> Iterator[Place]:
 @contextlib.contextmanager
 def _cluster(folder: Path) -> Iterator[Place]:
     """Three masters with two replicas each, and a write counts when one replica has it."""
-    with ClusterGroup(folder, replicas=2, stores=2) as group, breakable(folder, "--redis", group.url, redis_replicas_min="1") as victim:
+    with (
+        ClusterGroup(folder, replicas=2) as group,
+        breakable(folder, "--redis", group.url, "--shards", str(group.stores), redis_replicas_min="1") as victim,
+    ):
 
-        async def fail_over(_victim: Victim) -> None:
+        async def fail_over(_victim: Victim) -> dict[str, Any]:
+            begin_s, stores = time.monotonic(), await asyncio.to_thread(lambda: group.stores_at(group.master(1)))
             await asyncio.to_thread(group.fail_over, 1)
+            return {"touched": [(begin_s, time.monotonic(), stores)]}
 
         yield Place(
-            victim, {"cluster": fail_over, "cluster-nodes": faults.nodes_killed(group), "cluster-moves": faults.stores_moved(group)}
+            victim,
+            {"cluster": fail_over, "cluster-nodes": faults.nodes_killed(group), "cluster-moves": faults.stores_moved(group)},
+            lambda user: store_of(slot_of(mailbox_key("default", user)), group.stores),
         )
 
 
@@ -177,7 +186,7 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
         traffic_options: see `Traffic`.
     """
     fault = scenario.fault or place.own_faults[scenario.name]
-    async with Traffic(place.victim.url, place.victim.token, name, **traffic_options) as traffic:
+    async with Traffic(place.victim.url, place.victim.token, name, store_of=place.store_of, **traffic_options) as traffic:
         calm_s = time.monotonic()
         await asyncio.sleep(steady_s)
         began_s = time.monotonic()
@@ -186,6 +195,8 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
         back_s = await traffic.flowing(over_s, scenario.within_s)
         await asyncio.sleep(steady_s)
         end_s = time.monotonic()
+        if touched := figures.pop("touched", None):
+            figures["others_silence_s"] = traffic.silence_of_others_s(began_s, end_s, touched)
         books = await traffic.finish(scenario.within_s)
         return {
             "bench": "chaos",

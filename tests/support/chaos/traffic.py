@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any, Final
@@ -180,12 +180,13 @@ class Traffic:
         url: `http://host:port` of an edge.
         token: (user, scopes) -> a token.
         name: begins the names of its users.
+        store_of: a user -> what fails by itself of the storage: the users of a publisher share it, so that an outage stops no other's.
         members: of every message, beside those that the books need.
     """
 
     def __init__(
         self, url: str, token: Callable[[str, str], str], name: str, *, online: int = ONLINE, away: int = AWAY, rate: int = RATE,
-        **members: Any,
+        store_of: Callable[[str], int] = lambda _user: 0, **members: Any,
     ) -> None:  # fmt: skip
         self.url = url
         self.token = token
@@ -201,6 +202,7 @@ class Traffic:
         self.refused = 0  # those of them that were answered
         self.unavailable = 0  # those of these with 503; a 429 tells of the load, and this machine may be doing anything else
         self.rate = rate
+        self.store_of = store_of
         self._members = members
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -221,7 +223,10 @@ class Traffic:
 
     async def _publish(self, publisher: int) -> None:
         dice = random.Random(publisher)
-        users = [receiver.user for receiver in (*self.online, *self.away)]
+        by_store: dict[int, list[str]] = {}
+        for receiver in (*self.online, *self.away):
+            by_store.setdefault(self.store_of(receiver.user), []).append(receiver.user)
+        users = by_store[sorted(by_store)[publisher % len(by_store)]]
         due_s = now_s() + BATCH * publisher / self.rate
         async with _Posting(self) as posting:
             while not self._stop.is_set():
@@ -292,6 +297,15 @@ class Traffic:
     def silence_s(self, from_s: float, to_s: float) -> float:
         """The longest that any online user went without a message in between."""
         return round(max(end - begin for begin, end, _ in self._pauses(from_s, to_s)), 2)
+
+    def silence_of_others_s(self, from_s: float, to_s: float, touched: Sequence[tuple[float, float, Collection[int]]]) -> float:
+        """The longest pause of an online user whose store was not being touched: `touched` has (begin, end, stores)."""
+        pauses = [
+            (begin, end)
+            for begin, end, user in self._pauses(from_s, to_s)
+            if not any(begin < until and end > since and self.store_of(user) in stores for since, until, stores in touched)
+        ]
+        return round(max(end - begin for begin, end in pauses), 2)
 
     def silences(self, from_s: float, to_s: float, above_s: float) -> list[tuple[float, float, int]]:
         """Pauses above `above_s`, the longest first: (begin, end, how many online users had one that overlaps it).
