@@ -151,6 +151,8 @@ class Storage:
 class Client:
     """What `engine.store.redis_client.connect` returns, here."""
 
+    connection_pool = None  # of no cluster's node
+
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
