@@ -9,6 +9,8 @@ Redis itself rejects writes (out of memory, read-only, disk full) at the first w
 The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`. Those of a feature
 are in its folder.
 
+A script declares its keys, and of a collection of keys that it chooses from (buckets, users) their common prefix: all are in one store.
+
 Each script declares one key more, which never exists and which it does not see: while a Redis Cluster moves the store key by key, it
 refuses scripts that declare a key that is not there (`engine.store.cluster`). No other server notices.
 

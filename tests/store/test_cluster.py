@@ -221,22 +221,44 @@ async def test_a_source_that_started_again_tells_that_the_move_ended() -> None:
 
 
 async def test_a_move_waits_until_all_nodes_know_of_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [{"a:1": "a:1", "b:2": ""}, {"a:1": "a:1", "b:2": "b:2"}, {"a:1": "b:2", "b:2": "b:2"}]
+    told = [
+        {"a:1": ("a:1", 7), "b:2": ("", 0)},
+        {"a:1": ("a:1", 7), "b:2": ("b:2", 8)},
+        {"a:1": ("b:2", 7), "b:2": ("b:2", 8)},
+        {"a:1": ("b:2", 8), "b:2": ("b:2", 8)},
+    ]
 
-    async def named(*_: object) -> dict[str, str]:
+    async def named(*_: object) -> dict[str, tuple[str, int]]:
         return told.pop(0) if len(told) > 1 else told[0]
 
     monkeypatch.setattr(cluster_moves, "_named", named)
+    monkeypatch.setattr(cluster_moves, "_LOOK_S", 0)
     assert await cluster_moves._agreed(Config(), 7, "b:2") == "b:2"
+    assert len(told) == 1
+
+
+async def test_a_move_that_the_nodes_know_nothing_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target may be away when the source has handed the store over."""
+
+    async def named(*_: object) -> dict[str, tuple[str, int]]:
+        return {"a:1": ("a:1", 7)}
+
+    async def moved(*_: object) -> AsyncIterator[int]:
+        yield 3
+
+    monkeypatch.setattr(cluster_moves, "_named", named)
+    monkeypatch.setattr(cluster_moves, "_moved", moved)
+    with pytest.raises(EngineError, match="the nodes name a:1"):
+        _ = [left async for left in move(Config(redis_url="redis+cluster://127.0.0.1:1/4"), 0, "c:3")]
 
 
 async def test_no_store_moves_while_the_nodes_name_several_masters(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def named(*_: object) -> dict[str, str]:
-        return {"a:1": "b:2", "b:2": ""}
+    async def named(*_: object) -> dict[str, tuple[str, int]]:
+        return {"a:1": ("b:2", 7), "b:2": ("", 0)}
 
     monkeypatch.setattr(cluster_moves, "_named", named)
     monkeypatch.setattr(cluster_moves, "_AGREED_S", 0.05)
-    with pytest.raises(EngineError, match="a:1 names b:2, b:2 names none"):
+    with pytest.raises(EngineError, match="a:1 names b:2, epoch 7, b:2 names none"):
         _ = [left async for left in move(Config(redis_url="redis+cluster://127.0.0.1:1/4"), 0, "c:3")]
 
 

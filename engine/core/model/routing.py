@@ -92,7 +92,7 @@ NOBODY: Final = -1
 """Owner of a slot that its shard is handing over, and of the slots of other stores."""
 
 
-class SlotMap(msgspec.Struct, frozen=True, rename={"store": "server", "stores": "servers"}):
+class SlotMap(msgspec.Struct, frozen=True):
     """Who owns what of one store; a higher `version` wins.
 
     Attributes:

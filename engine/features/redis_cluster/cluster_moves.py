@@ -6,8 +6,8 @@ key by key     the others: IMPORTING at the target, MIGRATING at the source, MIG
                store pauses by itself meanwhile (`engine.store.cluster`). A move that was interrupted is continued by the same call:
                keys are on one node or the other. Those of an interrupted MIGRATE may be on both, and are moved again
 
-All nodes must know of a move before the next one begins. A target that hears of the former one meanwhile takes the slot without a new
-epoch, the others take it away again, and no node has it (Valkey 9.1).
+All nodes must know of a move before the next one begins, and of the epoch that its target took. A target that has not heard of it takes
+no newer one, the others take the slot away from it again, and no node has it (Valkey 9.1).
 """
 
 from __future__ import annotations
@@ -81,32 +81,33 @@ async def move(config: Config, store: int, target: str) -> AsyncIterator[int]:
         return
     async for left in _moved(config, slot, source, target):
         yield left
-    await _agreed(config, slot, target)
+    if (owner := await _agreed(config, slot, target)) != target:
+        raise EngineError(f"the move ended, but the nodes name {owner} as the master; repeat the call")
 
 
 async def _agreed(config: Config, slot: int, target: str) -> str:
-    """The master of a hash slot, once all nodes that answer name the same one."""
+    """The master of a hash slot, once all nodes that answer name the same one, with the same epoch."""
     until_s = time.monotonic() + _AGREED_S
     while True:
         named = await _named(config, slot, target)
         owners = set(named.values())
-        if len(owners) == 1 and (owner := owners.pop()):
+        if len(owners) == 1 and (owner := owners.pop()[0]):
             return owner
         if time.monotonic() > until_s:
-            told = ", ".join(f"{node} names {owner or 'none'}" for node, owner in named.items())
+            told = ", ".join(f"{node} names {f'{owner}, epoch {epoch}' if owner else 'none'}" for node, (owner, epoch) in named.items())
             raise EngineError(f"the nodes name no single master of hash slot {slot}: {told}; mend it with CLUSTER SETSLOT")
         await asyncio.sleep(_LOOK_S)
 
 
-async def _named(config: Config, slot: int, target: str) -> dict[str, str]:
-    """By address of each node that answers, the master that it names for a hash slot."""
+async def _named(config: Config, slot: int, target: str) -> dict[str, tuple[str, int]]:
+    """By address of each node that answers, the master that it names for a hash slot, and that one's epoch."""
     named = {}
     async with _Node(config) as any_node:
         nodes = await any_node.nodes()
     for address in {**nodes, target: None}:
         with contextlib.suppress(StorageUnavailable):
             async with _Node(config, address) as node:
-                named[address] = await node.owner(slot)
+                named[address] = await node.named(slot)
     return named
 
 
@@ -202,12 +203,18 @@ class _Node:
 
     async def owner(self, slot: int) -> str:
         """The address of the master that it names for a hash slot; "": none."""
-        return next((nodes[0] for first, last, nodes in await self._slots() if first <= slot <= last), "")
+        return (await self.named(slot))[0]
+
+    async def named(self, slot: int) -> tuple[str, int]:
+        """The address of the master that it names for a hash slot, and the epoch that it knows of it; "" and 0: none."""
+        found = next((nodes[0] for first, last, *nodes in await self.ask("CLUSTER", "SLOTS") if first <= slot <= last), None)
+        if found is None:
+            return "", 0
+        lines: bytes = await self.ask("CLUSTER", "NODES")
+        epochs = {words[0]: int(words[6]) for words in map(bytes.split, lines.splitlines())}
+        return "{}:{}".format(*address_of(found, self._host)), epochs[found[2]]
 
     async def nodes(self) -> dict[str, None]:
         """The addresses of those that it knows to have hash slots, and of their replicas, in order."""
-        return dict.fromkeys(address for *_, nodes in await self._slots() for address in nodes)
-
-    async def _slots(self) -> list[tuple[int, int, list[str]]]:
         slots: Sequence[Any] = await self.ask("CLUSTER", "SLOTS")
-        return [(first, last, ["{}:{}".format(*address_of(node, self._host)) for node in nodes]) for first, last, *nodes in slots]
+        return dict.fromkeys("{}:{}".format(*address_of(node, self._host)) for _, _, *nodes in slots for node in nodes)

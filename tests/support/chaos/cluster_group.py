@@ -88,7 +88,7 @@ class ClusterGroup(ServerGroup):
             return str(client.cluster("MYID").decode())
 
     def settled(self) -> None:
-        """Wait until all living nodes name the same living master of each slot, and every living replica follows its master."""
+        """Wait until all living nodes name the same living master of each slot and its epoch, and every living replica follows it."""
         _until(lambda: all(map(self._is_settled, self.alive())) and len(self._named()) == 1, "the nodes do not agree")
 
     def alive(self) -> list[Server]:
@@ -104,13 +104,10 @@ class ClusterGroup(ServerGroup):
         whole = told["cluster_state"] == "ok" and int(told["cluster_slots_ok"]) == HASH_SLOTS
         return whole and (replication["role"] == "master" or replication["master_link_status"] == "up")
 
-    def _named(self) -> set[tuple[tuple[int, int, int], ...]]:
-        """The masters that the nodes name: (first hash slot, last one, port)."""
-        found = set()
-        for server in self.alive():
-            with server.client() as client:
-                found.add(tuple(sorted((first, last, port) for first, last, (_, port, *_), *_ in _slots(client))))
-        return found
+    def _named(self) -> set[frozenset[tuple[str, str, str]]]:
+        """The masters that the nodes name: (name, epoch, hash slots)."""
+        views = [self._nodes(server).values() for server in self.alive()]
+        return {frozenset((node["node_id"], node["epoch"], str(node["slots"])) for node in view if node["slots"]) for view in views}
 
     def master(self, store: int) -> Server:
         """Whom most nodes name as the master of a store."""
