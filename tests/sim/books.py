@@ -20,6 +20,7 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     windows, broadcasts, limits, quiet hours, inboxes, choices: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`,
         `inboxbook`, `choicebook`
     owners, controllers and links: `tests.sim.ownership`
+    stores: what is of a slot or a timer partition is in its store; whose store never failed is never refused because of another
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
     PROTOCOL: order, gaps, attempts, tries, window, revocation, cursors; nothing acknowledged comes again; a refusal is confirmed when the
         dead letters have it
@@ -29,7 +30,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -49,7 +51,7 @@ from engine.core.journal.journal_records import (
     Topics,
     keys_of,
 )
-from engine.core.model.routing import slot_of
+from engine.core.model.routing import slot_of, store_of
 from engine.features.windows.core.aggregation_window import Counted, Ended
 from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, TEAM, BroadcastBook
@@ -70,13 +72,15 @@ class Books:
     """See the module's text.
 
     Args:
-        server: whose writes are watched.
-        writer: the process whose command storage applies right now.
+        servers: of the stores, whose writes are watched.
+        writer: the process whose command a store applies right now.
     """
 
-    def __init__(self, config: Config, server: MiniRedis, writer: Callable[[], Process | None], wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Config, servers: Sequence[MiniRedis], writer: Callable[[], Process | None], wall_ms: Callable[[], int]
+    ) -> None:
         self._config = config
-        self._server = server
+        self._servers = servers
         self._writer = writer
         self._wall_ms = wall_ms
         self.users: dict[str, User] = {}
@@ -95,7 +99,10 @@ class Books:
         self._twice: list[str] = []  # beginnings of what the checker says of ids that the engine made and that have two numbers
         self.history = Recorder(self._happened)
         """What publishers and devices see, for a checker that knows nothing else."""
-        server.watch = self._written
+        self.is_undisturbed: Callable[[str], bool] = lambda _key: False  # this user: whatever fails, it is in another store
+        self.serves_beside: Callable[[str], bool] = lambda _key: False
+        for store, server in enumerate(servers):
+            server.watch = self._written if len(servers) == 1 else partial(self._written_in, store)
 
     def user(self, key: str) -> User:
         found = self.users.get(key)
@@ -154,6 +161,17 @@ class Books:
                 place = (("shard", "slot", "partition")[number - 1], int(match[number]), match[4].decode(), match[5].decode())
             self._places[key] = place
         return place
+
+    def _server(self, index: int) -> MiniRedis:
+        """Of the store that has the slot or the timer partition of this index."""
+        return self._servers[store_of(index, len(self._servers))]
+
+    def _written_in(self, store: int, how: str, key: bytes, detail: Any) -> None:
+        whose, number, what, _ = self._place(key)
+        is_shared = key == LOG_KEY or what.startswith("dead:")
+        if (whose and store_of(number, len(self._servers)) != store) or (is_shared and store):
+            raise Violation(f"[stores] {self._writer()} wrote {key.decode()} to store {store}")
+        self._written(how, key, detail)
 
     def _written(self, how: str, key: bytes, detail: Any) -> None:
         whose, number, what, rest = self._place(key)
@@ -296,7 +314,8 @@ class Books:
                 raise Violation(f"[3] window record {record.number} of {record.key} left the journal, and no page has it", record.key)
 
     def _page(self, key: str) -> MailboxPage | None:
-        blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
+        slot = slot_of(key)
+        blob = self._server(slot).cmd_hget(page_key(slot).encode(), key.encode())
         return None if blob is None else decode_page(key, blob)
 
     def _blaming(self, user: User, check: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -405,7 +424,7 @@ class Books:
         page = self._page(key)
         if page is None or page.head < seq:
             raise Violation(f"[5] {seq} of {key} left the journal, and no page knows that the number is given", key)
-        stream = self._server.data.get(offline_key(key).encode())
+        stream = self._server(slot_of(key)).data.get(offline_key(key).encode())
         kept = isinstance(stream, Stream) and (seq, 0) in stream.entries
         if not kept and not self.is_accounted(user, seq):
             raise Violation(f"[3] {id} ({seq} of {key}) left the journal and is in no stream", key)
@@ -433,6 +452,12 @@ class Books:
         if user.accepted.setdefault(id, seq) != seq:
             raise Violation(f"[5] {id} of {key} is answered as {seq}, before it was {user.accepted[id]}", key)
         self.seen[status] += 1
+        self.seen["accepted while another store is away"] += self.serves_beside(key)
+
+    def refused(self, key: str, what: str) -> None:
+        """A publisher is told that the engine is not available, or has waited too long for its answer."""
+        if self.is_undisturbed(key):
+            raise Violation(f"[stores] {what} of {key} is refused, and only another store failed", key)
 
     def answered_unavailable(self, key: str, id: str) -> None:
         """503, and nothing was accepted. It must not be there, unless another attempt brought it."""
@@ -489,7 +514,8 @@ class Books:
         timer = self.timers.setdefault(sid, Timer(key, set()))
         timer.dues.add(due_ms)
         self.seen["scheduled"] += 1
-        stored = self._server.cmd_hget(b"{t%b}timer" % sid.partition("-")[0].encode(), sid.encode())
+        partition = int(sid.partition("-")[0])
+        stored = self._server(partition).cmd_hget(b"{t%d}timer" % partition, sid.encode())
         if stored is None and timer.owed:
             raise Violation(f"[6] timer {sid} of {key} is answered 202, and storage does not have it", key)
 

@@ -33,9 +33,9 @@ from engine.actors.scheduler import Scheduler
 from engine.actors.shard import Shard
 from engine.actors.socket_carrier import Address, CallerConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
-from engine.config import Config
+from engine.config import Config, store_urls
 from engine.core.model.formats import FORMATS
-from engine.core.model.routing import NOBODY, SLOTS, SlotMap, slot_of
+from engine.core.model.routing import NOBODY, SLOTS, SlotMap, slot_of, store_of
 from engine.errors import ClockSetBack, Fenced
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
@@ -44,8 +44,9 @@ from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, META_KEY, SLOTS_KEY
 from engine.store.slot_map import decode_slot_map, encode_slot_map, read_routing_table
+from engine.store.stores import connect_each
 from tests.sim.control_service import ControlService
-from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
+from tests.sim.cuts import CONTROLLER, RAY, REDIS, SECOND_REDIS, Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.network import Handle, Network
@@ -168,14 +169,15 @@ class EdgeActor(ActorProcess):
         self._leaving: asyncio.Task[None] | None = None
 
     async def _run(self) -> None:
-        client = self._context.connect(self._config)
+        clients = connect_each(self._context.connect, self._config)
+        client = clients[0]
         incarnation = Incarnation(self._credentials.name, client)
         await self._retry_storage(incarnation.begin)
-        links = EdgeLinks(self._config, self._credentials, [client], self._context)
+        links = EdgeLinks(self._config, self._credentials, clients, self._context)
         context = self._context
         self.gateway = Gateway(
             self._config,
-            await self._retry_storage(lambda: read_routing_table([client])),
+            await self._retry_storage(lambda: read_routing_table(clients)),
             EdgeContext(
                 self._incarnation,
                 wall_ms=lambda: context.wall_ns() // 1_000_000,
@@ -218,7 +220,11 @@ class EdgeActor(ActorProcess):
 
 
 class Cluster:
-    """Every process of the engine, and its Redis."""
+    """Every process of the engine, and its Redis.
+
+    Args:
+        second_redis: the host of the second store, where `config.redis_url` names two.
+    """
 
     def __init__(
         self,
@@ -229,14 +235,21 @@ class Cluster:
         layout: Layout,
         spare_slots: int,
         tell: Callable[[str], None],
+        second_redis: str = "",
     ) -> None:
         self.loop = loop
         self.layout = layout
         self.config = config
         self.clock_offset_ms = 0
-        self.server = MiniRedis(self.wall_ms)
         self.cuts = cuts = Cuts(loop.time)
-        self.storage = Storage(loop, faults, self.server, config.redis_timeout_ms / 1000, cuts, Place(REDIS, layout.redis))
+        self._urls = store_urls(config.redis_url)
+        places = (Place(REDIS, layout.redis), Place(SECOND_REDIS, second_redis))[: len(self._urls)]
+        timeout_s = config.redis_timeout_ms / 1000
+        self.storages = [Storage(loop, faults, MiniRedis(self.wall_ms), timeout_s, cuts, place) for place in places]
+        for storage in self.storages:
+            storage.migrates = len(self._urls) > 1
+        self.storage = self.storages[0]
+        self.server = self.storage.server
         self.network = Network(loop, faults, cuts, Place(RAY, layout.ray))
         self.sockets = Sockets(loop, cuts, faults)
         self.processes: list[Process] = []
@@ -255,22 +268,54 @@ class Cluster:
         self._sessions = 0
         self._ids = 0
         self._split_until_s = 0.0
-        owners = [NOBODY] * SLOTS
         used = [slot_of(user) for user in users]
         used += [slot for slot in range(SLOTS) if slot not in used][:spare_slots]
-        for number, slot in enumerate(used):
-            owners[slot] = number % config.shards
-        slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, formats=FORMATS)
-        self.server.execute("SET", SLOTS_KEY, encode_slot_map(slot_map))
-        self.server.execute("HSET", META_KEY, EPOCH_FIELD, DATA_EPOCH)
+        for store, storage in enumerate(self.storages):
+            owners, local = [NOBODY] * SLOTS, range(store, config.shards, self.stores)
+            for number, slot in enumerate(slot for slot in used if store_of(slot, self.stores) == store):
+                owners[slot] = local[number % len(local)]
+            slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, store, self.stores, FORMATS)
+            storage.server.execute("SET", SLOTS_KEY, encode_slot_map(slot_map))
+            storage.server.execute("HSET", META_KEY, EPOCH_FIELD, DATA_EPOCH)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
             *(f"scheduler-{index}" for index in range(config.schedulers)),
             *(f"edge-{index}" for index in range(config.edges)),
         ]
-        places = Random(f"{layout}{users}")
-        self._hosts = {name: places.choice(layout.hosts) for name in (*self.names, CONTROLLER)}
-        self._places = places
+        self._places = Random(f"{layout}{users}")
+        self._hosts = {name: self._places.choice(layout.hosts) for name in (*self.names, CONTROLLER)}
+
+    @property
+    def stores(self) -> int:
+        """How many stores have the data."""
+        return len(self.storages)
+
+    def storage_of(self, index: int) -> Storage:
+        """The store of the slot, the timer partition, the shard or the scheduler of this index."""
+        return self.storages[store_of(index, self.stores)]
+
+    def storage_of_actor(self, name: str) -> Storage:
+        """The store that says who is the newest process of this actor."""
+        role, _, index = name.partition("-")
+        return self.storage_of(int(index)) if role in {"shard", "scheduler"} else self.storage
+
+    @property
+    def writer(self) -> Process | None:
+        """The process whose commands a store applies right now."""
+        for storage in self.storages:
+            if storage.writer is not None:
+                return storage.writer
+        return None
+
+    def serves_beside(self, key: str) -> bool:
+        """Whether the store of this mailbox key is there while another one is away."""
+        own = self.storage_of(slot_of(key))
+        return self.stores > 1 and not own.is_away and any(storage.is_away for storage in self.storages)
+
+    def _connect(self, config: Config) -> Client:
+        """To the store that the URL names, the first one where it names all."""
+        url = config.redis_url
+        return Client(self.storages[self._urls.index(url) if url in self._urls else 0])
 
     def wall_ms(self) -> int:
         return START_MS + self.clock_offset_ms + int(self.loop.time() * 1000)
@@ -305,7 +350,7 @@ class Cluster:
             wall_ns=self.wall_ns,
             monotonic_ms=lambda: self.loop.time() * 1000,
             session_name=self._session_name,
-            connect=lambda _config: Client(self.storage),  # type: ignore[arg-type,return-value]
+            connect=self._connect,  # type: ignore[arg-type]
             peer=peer,
             listen=listen,
             vitals=vitals,
@@ -357,16 +402,22 @@ class Cluster:
             self.network.removed.add(name)
             self.kill(self.newest(name))
 
-    def set_schedulers(self, count: int) -> int:
-        """Store the next slot map, with so many schedulers; returns its version."""
-        stored = self.slot_map
-        self.server.execute("SET", SLOTS_KEY, encode_slot_map(replace(stored, version=stored.version + 1, schedulers=count)))
-        return stored.version + 1
+    def set_schedulers(self, count: int) -> list[int]:
+        """Store the next slot maps, with so many schedulers; returns their versions."""
+        for storage, stored in zip(self.storages, self.slot_maps, strict=True):
+            after = replace(stored, version=stored.version + 1, schedulers=count)
+            storage.server.execute("SET", SLOTS_KEY, encode_slot_map(after))
+        return [stored.version for stored in self.slot_maps]
 
     @property
     def slot_map(self) -> SlotMap:
-        """As it is stored."""
+        """That of the first store, as it is stored."""
         return decode_slot_map(self.server.execute("GET", SLOTS_KEY))
+
+    @property
+    def slot_maps(self) -> list[SlotMap]:
+        """Those of all stores, as they are stored."""
+        return [decode_slot_map(storage.server.execute("GET", SLOTS_KEY)) for storage in self.storages]
 
     def kill(self, process: Process) -> None:
         if process.alive:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 REDIS: Final = "redis"
+SECOND_REDIS: Final = "redis-2"
 RAY: Final = "ray"
 CONTROLLER: Final = "controller"
 OUTSIDE: Final = "outside"

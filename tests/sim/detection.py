@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.sim.faults import CLASSES
 from tests.sim.mutations import MUTATIONS
-from tests.sim.world import Options, World
+from tests.sim.world import STORAGE_FAULTS, Options, World
 
 SEEDS_MAX: Final = 1000
 
@@ -92,6 +92,8 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "publishers_are_answered_before_the_commit": (3, 4, 5),
     "an_acknowledgement_is_forgotten": (2, 3, 5),
     "a_timer_fires_early": (34, 20, 29),
+    "a_scheduler_keeps_its_timers_in_the_first_store": (36, 74, 100),
+    "a_shard_takes_the_outage_of_the_first_store_for_its_own": (100, 301, 844),
 }
 """Seeds that showed a mutation when this was written (`python -m tests.sim --mutations` prints them anew); all others are seen at once.
 The seed whose world takes least comes first.
@@ -119,6 +121,8 @@ ALONE: Final = {
     # A commit has to take long.
     "slots_go_while_something_of_them_is_under_way": frozenset({"move", "storage-slow", "storage-stuck"}),
     "a_slot_goes_without_its_last_pages": frozenset({"move"}),
+    # Nothing else may refuse anything.
+    "a_shard_takes_the_outage_of_the_first_store_for_its_own": STORAGE_FAULTS,
     "edges_do_not_hear_that_a_slot_goes": frozenset({"move"}),
     "a_shard_that_gets_slots_sets_their_cursors_back": frozenset({"move", "scale-shards", "storage-slow"}),
 }

@@ -24,6 +24,7 @@ CLASSES: Final = {
     "storage-refuse": "storage refuses connections for a while",
     "storage-cut": "a connection to storage breaks before, between or after its commands were applied",
     "storage-forgets": "storage forgets its scripts between two commands, as after a restart",
+    "storage-migrates": "the hash slot of one of two stores migrates: its node refuses scripts, and commands on keys that have left",
     "storage-stuck": "storage hangs: what was sent applies later, when its sender has given up",
     "call-lost": "a call between actors fails before or after it ran",
     "call-hangs": "a call or its reply vanishes without an error",

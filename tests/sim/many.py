@@ -24,6 +24,8 @@ SIGHTS = (
     "limited", "suppressed", "answered suppressed", "broadcasts", "announced", "adopted", "adopted by members", "subscribed",
     "broadcasts dropped",
     "acked by ids", "acked twice", "vanished", "recoveries", "fenced", "clock set back", "zombies woken", "groups trimmed", "pages",
+    "two stores", "accepted while another store is away", "hand-overs within a store", "recoveries of two stores",
+    "two owners in two stores",
     "followed", "shards added", "shards removed", "edge ended for the next one", "controller ended for the next one",
 )  # fmt: skip
 """What a set of runs must really have met: a promise that was never put to the test is not kept."""

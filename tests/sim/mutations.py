@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from engine.actors import controller, reconciler
+from engine.actors import controller, reconciler, scheduler
 from engine.actors.carrier import ActorPeer
 from engine.actors.controller import Controller
 from engine.actors.fleet import Fleet
@@ -72,6 +72,7 @@ from engine.store.journal import Journal
 from engine.store.keys import journal_head_key, slot_epoch_key
 from engine.store.loss_detector import SlotWrites
 from engine.store.lua import Script
+from engine.store.slot_map import require_slot_map
 
 MUTATIONS: Final[dict[str, Callable[[], Any]]] = {}
 
@@ -155,6 +156,32 @@ def who_gets_partitions_does_not_read_their_timers() -> Any:
         frontiers.update(dict.fromkeys(frontiers, (term._now_ms() + 100_000, "")))
 
     return _with_a_flaw(flaw)
+
+
+# -- Several stores. ---------------------------------------------------------------------------------------------------
+@mutation
+def a_scheduler_keeps_its_timers_in_the_first_store() -> Any:
+    def first_only(connect: Any, config: Config, _index: int) -> Any:
+        return connect(config), connect(config)
+
+    return patched(scheduler, "own_and_first", first_only)
+
+
+@mutation
+def a_shard_takes_the_outage_of_the_first_store_for_its_own() -> Any:
+    original = Shard._commit
+
+    async def commit(self: Shard, group: Any, deadline_ms: int) -> None:
+        append = self._journal.append
+
+        async def append_where_both_answer(current: Any) -> Any:
+            await require_slot_map(self._first)
+            return await append(current)
+
+        with patched(self._journal, "append", append_where_both_answer):
+            await original(self, group, deadline_ms)
+
+    return patched(Shard, "_commit", commit)
 
 
 # -- What tenants have in storage. -------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ class ProcessBook:
     def kills(self, controller: Process, name: str) -> None:
         """A controller asks for the end of an actor's process."""
         now_s = self._cluster.loop.time()
-        failed_s = now_s - self._cluster.storage.failed_at.get(controller, float("-inf"))
+        storages = (self._cluster.storage, self._cluster.storage_of_actor(name))  # of an actor in a store that answers silence counts
+        failed_s = now_s - max(storage.failed_at.get(controller, float("-inf")) for storage in storages)
         # A round asks twice at once and has failed with the first failure; the other one may come as much later.
         if failed_s < (self._config.health_timeout_ms - self._config.redis_timeout_ms) / 1000:
             raise Violation(f"[health] {controller} ends {name}, and storage did not answer it {1000 * failed_s:.0f} ms ago")
@@ -86,7 +87,7 @@ class ProcessBook:
 
     def _reached_storage_at(self, process: Process) -> float:
         """Since when nothing has kept it from storage, for all we know."""
-        storage = self._cluster.storage
+        storage = self._cluster.storage_of_actor(process.name)
         return max(storage.failed_at.get(process, 0.0), storage.undisturbed_at(process.place), process.thawed_at)
 
     def _look_at_controller(self, process: Process, controller: Any, now_s: float) -> None:

@@ -226,6 +226,7 @@ class Publisher:
                 item.sid = result.scheduled_id
                 books.scheduled(key, result.scheduled_id, result.scheduled_at)
         elif result.status == "unavailable":
+            books.refused(key, result.id)
             if "may have been accepted" not in result.reason and not item.delayed:
                 books.answered_unavailable(key, result.id)
             return 0.05 + self._rng.random() * 0.2
@@ -492,6 +493,7 @@ class Attempt:
         status = problem.status if problem is not None else 202 if results else 503
         publisher._books.history.answered(self._call, status, msgspec.to_builtins(results[0]) if results else None)
         if not results:
+            self._refused()
             publisher.ended(item, 0.2)
             return
         again_s = publisher.answered(item, results[0])
@@ -503,7 +505,13 @@ class Attempt:
         """No answer: the edge died, or is slow. Whether it was accepted nobody knows."""
         if not self._over:
             self._over = True
+            self._refused()
             self._publisher.ended(self._item, 0.02)
+
+    def _refused(self) -> None:
+        """Broadcasts need the first store, whomever they are for."""
+        if self._item.topic is None:
+            self._publisher._books.refused(self._item.key, self._item.id)
 
 
 def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[Draft]:

@@ -8,6 +8,8 @@ One round trip is one request with one or several commands and one reply. What m
     stuck           the client gives up after its timeout; the commands apply later all the same
     cut off         one direction or both do not get through: what was sent is lost, or sent again by the kernel when the cut is over, also
                     that of a client that has given up or died; a reply comes late
+    migrating       of one of several stores: its node refuses all scripts from some command on, and plain commands on the keys that have
+                    left; the client closes the connection (`engine.store.cluster`). Then another node has everything but the scripts
 
 Between any two commands storage may forget its scripts.
 """
@@ -16,12 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from engine.store.cluster import with_tag
 from tests.sim.cuts import Cuts, Place
 from tests.sim.faults import Faults
 from tests.sim.loop import PROCESS, Process, SimLoop
@@ -29,9 +33,16 @@ from tests.sim.redis import MiniRedis, Status
 
 _HOP_S = 0.0001  # one way, and half of the typical time a command waits
 
+_MIGRATION_S: Final = (0.01, 0.1, 0.4)
+
 
 class Storage:
-    """The one Redis of a world. `writer` is the process whose commands are being applied."""
+    """The Redis of a store. `writer` is the process whose commands are being applied.
+
+    Attributes:
+        migrates: its hash slot may: it is one of several stores.
+        steady: no fault strikes it.
+    """
 
     def __init__(self, loop: SimLoop, faults: Faults, server: MiniRedis, timeout_s: float, cuts: Cuts, place: Place) -> None:
         self.loop = loop
@@ -42,10 +53,13 @@ class Storage:
         self._slow_until = self._refuses_until = self._stuck_until = 0.0
         self._rng = faults.rng("storage-cut")
         self._cuts = cuts
-        self._place = place
+        self.place = place
         self._cut_rng = faults.rng("partition")
         self.failed_at: dict[Process, float] = {}  # when a process last got no answer
         self.on_broken: Callable[[BaseException], None] = lambda _error: None
+        self.migrates = self.steady = False
+        self._migration = 0.0, 0.0  # of the one that goes on, or whose end nobody has seen: since when, and until when
+        self._migration_rng = faults.rng("storage-migrates")
 
     # -- Faults that last. --------------------------------------------------------------------------------------------
     def slow(self, seconds: float) -> None:
@@ -60,10 +74,45 @@ class Storage:
     def heal(self) -> None:
         self._slow_until = self._refuses_until = 0.0
         self._stuck_until = min(self._stuck_until, self.loop.time() + self._timeout_s)
+        since, until = self._migration
+        self._migration = since, min(until, self.loop.time())
 
     def undisturbed_at(self, place: Place) -> float:
         """Since when its commands reach storage as they should, and the replies come back."""
-        return max(self._slow_until, self._refuses_until, self._stuck_until, self._cuts.both_open_at(place, self._place))
+        return max(self._slow_until, self._away_until, self._cuts.both_open_at(place, self.place))
+
+    @property
+    def _away_until(self) -> float:
+        return max(self._refuses_until, self._stuck_until, self._migration[1])
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it takes nothing now, or not everything."""
+        return self.loop.time() < self._away_until
+
+    # -- Migration. ---------------------------------------------------------------------------------------------------
+    def _moves_on(self) -> None:
+        """Between two commands: its hash slot begins to migrate, or has arrived at a node without scripts."""
+        now = self.loop.time()
+        if self._migration[1] and now >= self._migration[1]:
+            self.server.scripts.clear()
+            self._migration = 0.0, 0.0
+        if not self._migration[1] and self._faults.strikes("storage-migrates", 0.002):
+            seconds = self._migration_rng.choice(_MIGRATION_S)
+            self._faults.happens("storage-migrates", f"the hash slot of {self.place.name} migrates for {seconds} s")
+            self._migration = now, now + seconds
+
+    def _refuses(self, command: Sequence[Any]) -> bool:
+        """Whether a node whose hash slot migrates refuses the command. Keys leave in the order of their checksums."""
+        since, until = self._migration
+        if not until:
+            return False
+        if command[0] in ("EVALSHA", "EVAL"):
+            return True
+        words = [*str(command[0]).split(), *command[1:]]
+        keys = (str(word) for word, tagged in zip(words, with_tag("{0}", command), strict=True) if word != tagged)
+        left = (self.loop.time() - since) / (until - since)
+        return any(crc32(key.encode()) < left * (1 << 32) for key in keys)
 
     # -- Round trips. -------------------------------------------------------------------------------------------------
     def round_trip(self, commands: Sequence[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
@@ -85,7 +134,7 @@ class Storage:
             loop.call_later(go_s, self._fail, future, RedisConnectionError, "refused", process, context=outside)
             return future
         applied = len(commands)
-        cut = self._faults.strikes("storage-cut", 0.004)
+        cut = not self.steady and self._faults.strikes("storage-cut", 0.004)
         if cut:
             applied = rng.choice((0, rng.randrange(applied + 1), applied))
         if now < self._stuck_until:
@@ -95,7 +144,7 @@ class Storage:
         return future
 
     def _arrive(self, process: Process | None, commands: Sequence[tuple[Any, ...]], *rest: Any) -> None:
-        wait_s = self._cuts.open_at(process.place, self._place) - self.loop.time() if process is not None else 0.0
+        wait_s = self._cuts.open_at(process.place, self.place) - self.loop.time() if process is not None else 0.0
         if wait_s <= 0:
             self._apply(process, commands, *rest)
         elif self._cut_rng.random() < 0.5:
@@ -118,11 +167,17 @@ class Storage:
         future: asyncio.Future[list[Any]],
     ) -> None:
         replies: list[Any] = []
+        refused = False
         self.writer = process
         try:
             for command in commands[:applied]:
-                if self._faults.strikes("storage-forgets", 0.002):
+                if not self.steady and self._faults.strikes("storage-forgets", 0.002):
                     self.server.scripts.clear()
+                if self.migrates and not self.steady:
+                    self._moves_on()
+                    if self._refuses(command):
+                        refused = True
+                        continue
                 try:
                     replies.append(self.server.execute(*command))
                 except ResponseError as error:
@@ -135,9 +190,12 @@ class Storage:
         if future.done():
             return
         if process is not None:
-            back_s += max(self._cuts.open_at(self._place, process.place) - self.loop.time(), 0.0)
+            back_s += max(self._cuts.open_at(self.place, process.place) - self.loop.time(), 0.0)
         if cut:
             self.loop.call_later(back_s, self._fail, future, RedisConnectionError, "connection lost", process, context=self.loop.outside)
+        elif refused:
+            why = "the hash slot is elsewhere"
+            self.loop.call_later(back_s, self._fail, future, RedisConnectionError, why, process, context=self.loop.outside)
         else:
             self.loop.call_later(back_s, self._answer, future, replies, process, context=self.loop.outside)
 

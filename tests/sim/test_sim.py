@@ -15,7 +15,7 @@ import pytest
 from tests.sim.faults import CLASSES
 from tests.sim.many import SEEDS, Totals, run_here, trace
 from tests.sim.shrink import report
-from tests.sim.world import Options, World
+from tests.sim.world import STORAGE_FAULTS, Options, World
 
 SEEDS_MAX = 400
 """The first 17 worlds meet every situation: where a change moves what happens in which world, a few more have to meet it."""
@@ -27,6 +27,12 @@ MORE = range(FIRST_SEED + SEEDS, FIRST_SEED + SEEDS_MAX, PART)
 
 ONCE_BROKEN = (247, 524, 905, 993, 3047, 20021, 41098, 70411, 79090, 200732, 910072, 12002997)
 """Seeds that found a defect, in the engine or in the books."""
+
+TWO_STORES = (100, 111, 136, 143, 301)
+"""Seeds of worlds with two stores, beside the one that is among the first."""
+
+ONE_STORE_FAILS = (36, 100, 301)
+"""Of these worlds faults of storage strike one store only: the first one, or the second one."""
 
 pytestmark = pytest.mark.usefixtures("lua")
 
@@ -43,10 +49,30 @@ def test_no_promise_is_broken_in_sixty_worlds(first: int) -> None:
     assert totals.steps >= PART * Options(0).steps
 
 
+@cache
+def run_two_stores() -> Totals:
+    return run_here(map(Options, TWO_STORES))
+
+
+def test_no_promise_is_broken_in_worlds_of_two_stores() -> None:
+    totals = run_two_stores()
+    assert not totals.failed, "\n\n".join(report(Options(seed)) for seed in list(totals.failed)[:1])
+    assert totals.seen["two stores"] == totals.seeds
+
+
+def test_a_store_that_fails_refuses_no_user_of_another() -> None:
+    totals = run_here(Options(seed, enabled=STORAGE_FAULTS) for seed in ONE_STORE_FAILS)
+    assert not totals.failed
+    assert all(totals.struck[name] for name in STORAGE_FAULTS)
+    assert totals.seen["503"]
+    assert totals.seen["accepted while another store is away"]
+
+
 @pytest.mark.slow
 def test_the_worlds_meet_every_fault_and_every_situation() -> None:
     faulthandler.cancel_dump_traceback_later()  # alone it runs all parts: minutes on a busy machine, and it ends by itself
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
+    totals.merge(run_two_stores())
     for first in (*PARTS, *MORE):
         if first in PARTS or totals.never():
             totals.merge(run_part(first))

@@ -25,20 +25,21 @@ from msgspec.structs import replace
 from engine.config import Config
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.routing import NOBODY, partitions_of, slot_of, topic_of
+from engine.core.model.routing import NOBODY, SlotMap, partitions_of, slot_of, store_of, topic_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.keys import META_KEY, WANTED_FIELD
 from tests.sim.books import Books
 from tests.sim.clients import Device
 from tests.sim.cluster import SPARE_SLOTS, Cluster, layout_of
-from tests.sim.cuts import CALLS, CONTROLLER, OUTSIDE, RAY, REDIS, TCP
+from tests.sim.cuts import CALLS, CONTROLLER, OUTSIDE, RAY, REDIS, SECOND_REDIS, TCP
 from tests.sim.faults import CLASSES, Faults
 from tests.sim.inboxbook import check_inbox
 from tests.sim.known import Violation
 from tests.sim.loop import Process, SimLoop
 from tests.sim.ownership import ProcessBook
 from tests.sim.publishers import Manners, Publisher
+from tests.sim.storage import Storage
 from tests.sim.taps import ShardTap
 from tests.sim.tenantbook import check_tenants
 from tests.sim.windowbook import Broken
@@ -94,6 +95,16 @@ _QUIET_INTERVALS_S: Final = (0.15, 0.3, 0.6)
 
 LASTING: Final = 0.15
 """Of the worlds: idle mailboxes leave memory early, and aggregation windows, where there are any, outlast that."""
+
+TWO_STORES: Final = 0.07
+"""Of the worlds: there are two stores, each with shards and schedulers of its own."""
+
+_TWO_STORES_URL: Final = "redis+cluster://node/2"
+
+_USERS_OF_TWO: Final = ("t:u0", "t:u4", "t:u1")
+"""Slots of the first store, of the second one, of the first one."""
+
+STORAGE_FAULTS: Final = frozenset(name for name in CLASSES if name.startswith("storage-"))
 
 _SOON_MS: Final = 10_000
 """Longer than any window."""
@@ -205,6 +216,12 @@ class World:
         if lasting:
             config = replace(config, mailbox_idle_ms=300, checkpoint_ms=100)
         users = [f"t:u{number}" for number in range(rng.choice((1, 2, 3)))]
+        stores = Random(f"{options.seed}:second store")
+        two_stores = stores.random() < TWO_STORES
+        if two_stores:
+            users = list(_USERS_OF_TWO[: max(len(users), 2)])
+            shards, schedulers = stores.choice((2, 3, 4)), max(config.schedulers, 2)
+            config = replace(config, redis_url=_TWO_STORES_URL, shards=4 if moves_per_s else shards, schedulers=schedulers)
         self.faults = Faults(options.seed, options.enabled, options.fault_steps, lambda: self.loop.steps, lambda what: self.tell("", what))
         self._pace = {name: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name, rate in EPISODES.items()}
         later = Random(f"{options.seed}:later")
@@ -223,8 +240,17 @@ class World:
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
         self._settles = bool(self._pace.get("scale-shards") or self._pace.get("upgrade"))
         spare_slots = SPARE_SLOTS if self._settles else 0
-        self.cluster = Cluster(self.loop, self.faults, config, users, layout, spare_slots, lambda what: self.tell("", what))
-        self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
+        second_redis = stores.choice((*layout.hosts, "storage-2")) if two_stores else ""
+        self.cluster = Cluster(self.loop, self.faults, config, users, layout, spare_slots, lambda what: self.tell("", what), second_redis)
+        self._steady = stores.choice((None, 0, 1)) if two_stores else None
+        if self._steady is not None:
+            self.cluster.storages[self._steady].steady = True
+        servers = [storage.server for storage in self.cluster.storages]
+        self.books = Books(config, servers, lambda: self.cluster.writer, self.cluster.wall_ms)
+        self.books.serves_beside = self.cluster.serves_beside
+        if self._steady is not None and options.enabled <= STORAGE_FAULTS:
+            self.books.is_undisturbed = lambda key: store_of(slot_of(key), self.cluster.stores) == self._steady
+        self.books.seen["two stores"] += two_stores
         self.books.is_split = self.cluster.is_split
         self.process_book = ProcessBook(self.cluster)
         self.books.on_owner = self.process_book.owned
@@ -236,7 +262,8 @@ class World:
         self.cluster.on_change = lambda what: self.books.seen.update((what,))
         self.cluster.on_fenced = lambda why: self.books.seen.update(("fenced" if why == "Fenced" else "clock set back",))
         self.cluster.on_failure = lambda why: self.fail(Violation(why))
-        self.cluster.storage.on_broken = self._broken
+        for storage in self.cluster.storages:
+            storage.on_broken = self._broken
         self._config = config
         self._slots = sorted({slot_of(user) for user in users})
         self._taps: list[ShardTap] = []
@@ -302,6 +329,7 @@ class World:
             self._taps.append(ShardTap(self.books, process, actor, self.fail))
             if process.incarnation > 1:
                 self.books.seen["recoveries"] += 1
+                self.books.seen["recoveries of two stores"] += self.cluster.stores > 1
 
     def _ended(self, process: Process) -> None:
         """As Ray does: whoever died is started again after a while; its clients notice."""
@@ -314,6 +342,7 @@ class World:
     def _restart(self, process: Process) -> None:
         """Beside one that is alive, or instead of it: Ray was wrong about it."""
         if self.cluster.newest(process.name) is process:
+            self.books.seen["two owners in two stores"] += self.cluster.stores > 1
             self._start(process.name, self.faults.rng("zombie").choice(self.cluster.layout.hosts) if self._has_hosts else "")
 
     def _start(self, name: str, host: str) -> None:
@@ -390,13 +419,15 @@ class World:
             return
         actor = self.cluster.actors[process]
         slots = rng.sample(self._slots, rng.randint(1, len(self._slots)))
-        to = rng.randrange(self.cluster.slot_map.shards)
+        slot_map = self._slot_map_of(actor._index)
+        to = rng.choice(slot_map.local(slot_map.shards))
         told = rng.random() < 0.7
         self.faults.happens("move", f"{process} is to hand {slots} over to shard {to}")
 
         def adopt(done: asyncio.Task[int]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self.books.seen["hand-overs"] += 1
+                self.books.seen["hand-overs within a store"] += self.cluster.stores > 1 and done.result() > slot_map.version
                 target = self.cluster.newest(f"shard-{to}")
                 if told and target.alive:
                     target.context.run(self.loop.create_task, self.cluster.actors[target].adopt(done.result()))
@@ -449,22 +480,27 @@ class World:
             self._later(1.5, self.cluster.kill, process)
 
     def _do_storage_slow(self, rng: Random) -> None:
-        self._storage_fault("storage-slow", self.cluster.storage.slow, rng.choice((0.1, 0.5)))
+        self._storage_fault("storage-slow", self._storage(rng).slow, rng.choice((0.1, 0.5)))
 
     def _do_storage_refuse(self, rng: Random) -> None:
         seconds = rng.choice((0.05, 0.3, 0.8))
-        self._storage_fault("storage-refuse", self.cluster.storage.refuse, seconds)
+        self._storage_fault("storage-refuse", self._storage(rng).refuse, seconds)
         self._crash_in_doubt(rng, seconds)
 
     def _do_storage_stuck(self, rng: Random) -> None:
         seconds = rng.choice((0.03, 0.2, 0.7))
-        self._storage_fault("storage-stuck", self.cluster.storage.stick, seconds)
+        self._storage_fault("storage-stuck", self._storage(rng).stick, seconds)
         self._crash_in_doubt(rng, seconds)
 
     def _crash_in_doubt(self, rng: Random, seconds: float) -> None:
         """A shard that dies while nobody knows what storage took, and publishers were told already, is the hardest case of all."""
         if rng.random() < 0.4:
             self._later(self._config.commit_retry_ms / 1000 + seconds * rng.random(), self._strike_at_once, "crash-shard")
+
+    def _storage(self, rng: Random) -> Storage:
+        """One that a fault may strike."""
+        storages = [storage for storage in self.cluster.storages if not storage.steady]
+        return storages[0] if len(storages) == 1 else rng.choice(storages)
 
     def _storage_fault(self, name: str, act: Callable[[float], None], seconds: float) -> None:
         self.faults.happens(name, f"for {seconds} s")
@@ -485,7 +521,8 @@ class World:
         """Any two parties, of which one is an actor."""
         one = rng.choice(self._actors)
         clients = rng.choice((*(device.name for device in self.devices), *(publisher.name for publisher in self.publishers)))
-        other = rng.choice([name for name in (*self._actors, *self._actors, REDIS, REDIS, RAY, clients) if name != one])
+        redis = (REDIS, REDIS) if self.cluster.stores == 1 else (REDIS, SECOND_REDIS)
+        other = rng.choice([name for name in (*self._actors, *self._actors, *redis, RAY, clients) if name != one])
         self._cut(rng, "partition", one, [other], rng.choice(_CUT_S), rng.choice(("", "", TCP, CALLS)) if other in self._actors else "")
         for process in map(self.cluster.newest, self._actors):
             self.cluster.control.cut_off(process.place.host)
@@ -493,7 +530,7 @@ class World:
     def _do_cut_host(self, rng: Random) -> None:
         if self._has_hosts:
             layout = self.cluster.layout
-            every = sorted({*layout.hosts, layout.redis, layout.ray})
+            every = sorted({*layout.hosts, *(storage.place.host for storage in self.cluster.storages), layout.ray})
             one = rng.choice(every)
             others = [host for host in (*every, *(() if rng.random() < 0.5 else (OUTSIDE,))) if host != one]
             self._cut(rng, "cut-host", one, others, rng.choice(_CUT_S))
@@ -524,7 +561,8 @@ class World:
 
     def _do_scale_schedulers(self, rng: Random) -> None:
         """By the controller; where there is none, by the steps that it takes, the last of which it may not live to take."""
-        count = rng.choice([number for number in range(1, SCHEDULERS_MAX + 1) if number != self.cluster.slot_map.schedulers])
+        least, now = self.cluster.stores, self.cluster.slot_map.schedulers
+        count = rng.choice([number for number in range(least, SCHEDULERS_MAX + 1) if number != now])
         self.faults.happens("scale-schedulers", f"there are to be {count} schedulers")
         if self._has_hosts:
             self._ask_controller("scale-schedulers", schedulers=count)
@@ -533,7 +571,8 @@ class World:
         self._later(rng.choice((0.0, 0.02, 0.3)) * rng.random(), self._set_schedulers, rng, count)
 
     def _do_scale_shards(self, rng: Random) -> None:
-        count = rng.choice([number for number in range(1, SHARDS_MAX + 1) if number != self.cluster.slot_map.shards])
+        least, now = self.cluster.stores, self.cluster.slot_map.shards
+        count = rng.choice([number for number in range(least, SHARDS_MAX + 1) if number != now])
         self.faults.happens("scale-shards", f"there are to be {count} shards")
         self._ask_controller("scale-shards", shards=count)
 
@@ -570,16 +609,17 @@ class World:
 
     def _set_schedulers(self, rng: Random, count: int) -> None:
         self._add_schedulers(count)  # one may have been ended meanwhile
-        version = self.cluster.set_schedulers(count)
-        self.tell("", f"slot map {version} has {count} schedulers")
+        versions = self.cluster.set_schedulers(count)
+        self.tell("", f"slot map {versions[0]} has {count} schedulers")
         self._cancel_some("scale-schedulers")
         if rng.random() < 0.3:
             return
         for name in self.cluster.names_of("scheduler"):
             if rng.random() < 0.9:
+                version = versions[store_of(int(name.partition("-")[2]), self.cluster.stores)]
                 self._later(0.02 * rng.random(), self._follow, name, version)
         if rng.random() < 0.7:
-            self._later(rng.choice((0.05, 0.5)) * rng.random(), self._end_schedulers, version)
+            self._later(rng.choice((0.05, 0.5)) * rng.random(), self._end_schedulers, versions[0])
 
     def _follow(self, name: str, version: int) -> None:
         process, actor = self.cluster.network.routes[name]
@@ -603,33 +643,42 @@ class World:
 
     def _idle_schedulers(self) -> list[str]:
         """Those that do not serve what the slot map gives them, yet."""
-        slot_map = self.cluster.slot_map
-        return [name for index in range(slot_map.schedulers) if not self._serves(name := f"scheduler-{index}", index, slot_map.schedulers)]
+        slot_maps = self.cluster.slot_maps
+        indices = [index for slot_map in slot_maps for index in slot_map.local(slot_map.schedulers)]
+        return [f"scheduler-{index}" for index in indices if not self._serves(index, slot_maps[store_of(index, len(slot_maps))].schedulers)]
 
-    def _serves(self, name: str, index: int, schedulers: int) -> bool:
-        actor = self.cluster.actor(name)
-        return actor._ready.is_set() and tuple(actor._term.core.partitions) == tuple(partitions_of(index, schedulers))
+    def _serves(self, index: int, schedulers: int) -> bool:
+        actor = self.cluster.actor(f"scheduler-{index}")
+        return actor._ready.is_set() and tuple(actor._term.core.partitions) == tuple(partitions_of(index, schedulers, self.cluster.stores))
+
+    def _slot_map_of(self, index: int) -> SlotMap:
+        """That of the store of this shard."""
+        return self.cluster.slot_maps[store_of(index, self.cluster.stores)]
 
     def _unsettled(self) -> str:
         """What is not as it is wanted, in worlds where shards come and go; "" when nothing is left to do."""
         if not self._settles:
             return ""
-        stored, slot_map, names = self.cluster.server.execute("HGET", META_KEY, WANTED_FIELD), self.cluster.slot_map, self.cluster.names
+        stored, names = self.cluster.server.execute("HGET", META_KEY, WANTED_FIELD), self.cluster.names
         if stored is None:
             return "nothing is wanted yet"
         wanted = msgspec.json.decode(stored, type=WantedNumbers)
         there = [len(self.cluster.names_of(role)) for role in ("shard", "scheduler")]
-        if not [wanted.shards, wanted.schedulers] == [slot_map.shards, slot_map.schedulers] == there:
-            return f"{wanted} is wanted, the slot map has {slot_map.shards} shards and {slot_map.schedulers} schedulers; there are {names}"
+        slot_maps = self.cluster.slot_maps
+        for slot_map in slot_maps:
+            if not [wanted.shards, wanted.schedulers] == [slot_map.shards, slot_map.schedulers] == there:
+                has = f"{slot_map.shards} shards and {slot_map.schedulers} schedulers"
+                return f"{wanted} is wanted, the slot map has {has}; there are {names}"
         left = [name for name in names if self.cluster.actor(name)._started_ms == self._to_go.get(name)]
         if left:
             return f"{left} were to be replaced, and were not"
         if wanted.replacing or len(self.cluster.names_of("edge")) != wanted.edges:
             return f"{wanted} is wanted, and there are {names}"
-        slots = Counter(owner for owner in slot_map.owners if owner != NOBODY)
-        uneven = max(slots.values()) - min(slots.values()) > 1 and not self._pace["move"]
-        if wanted.sharing or uneven or set(slots) != set(range(slot_map.shards)):
-            return f"{wanted} is wanted, and the shards have {slots} slots"
+        for slot_map in slot_maps:
+            slots = Counter(owner for owner in slot_map.owners if owner != NOBODY)
+            uneven = max(slots.values()) - min(slots.values()) > 1 and not self._pace["move"]
+            if wanted.sharing or uneven or set(slots) != set(slot_map.local(slot_map.shards)):
+                return f"{wanted} is wanted, and the shards have {slots} slots"
         return ""
 
     # -- Running. -----------------------------------------------------------------------------------------------------
@@ -644,7 +693,7 @@ class World:
         if self._has_hosts:
             self._later(0.001, self._set_up_firewall, self.faults.rng("partition").choice(_FIREWALL_S))
         try:
-            steps = self.options.steps * (_UPGRADE_STEPS if self._pace.get("upgrade") else 1)
+            steps = self.options.steps * (_UPGRADE_STEPS if self._pace.get("upgrade") else 1) * self.cluster.stores
             loop.run(lambda: self.violation is None and loop.steps < steps, self._after_step)
             if self.violation is None and loop.steps < self.options.stop_after:
                 self._heal()
@@ -661,9 +710,10 @@ class World:
     def _close(self) -> Outcome:
         violation, steps, seconds = self.violation, self.loop.steps, self.loop.time()
         self.violation = Violation("over")  # what unwinding processes do is nobody's business
-        self.cluster.storage.on_broken = lambda _error: None
         self.cluster.on_end = lambda _process: None
-        self.cluster.server.watch = lambda _how, _key, _detail: None
+        for storage in self.cluster.storages:
+            storage.on_broken = lambda _error: None
+            storage.server.watch = lambda _how, _key, _detail: None
         self.cluster.end()
         self.loop.run(lambda: False, lambda: None)
         logging.disable(logging.NOTSET)
@@ -686,7 +736,7 @@ class World:
     def _full_check(self) -> None:
         """The limits, the figures of tenants, and that every number of a mailbox in memory is in some state: one in none is lost."""
         config = self._config
-        check_tenants(self.cluster.server, self.books.users)
+        self._check_tenants()
         try:
             self.process_book.look()
         except Violation as violation:
@@ -718,7 +768,8 @@ class World:
     def _heal(self) -> None:
         self.tell("", "HEALED")
         self._healed = self.faults.healed = True
-        self.cluster.storage.heal()
+        for storage in self.cluster.storages:
+            storage.heal()
         self.cluster.network.heal()
         self.cluster.cuts.heal()
         for process in self.cluster.processes:
@@ -762,8 +813,12 @@ class World:
             raise Violation(f"{idle} do not serve their partitions")
         if unsettled := self._unsettled():
             raise Violation(unsettled)
-        check_tenants(self.cluster.server, self.books.users)
+        self._check_tenants()
         self._check_inboxes()
+
+    def _check_tenants(self) -> None:
+        for storage in self.cluster.storages:
+            check_tenants(storage.server, [key for key in self.books.users if self.cluster.storage_of(slot_of(key)) is storage])
 
     def _check_inboxes(self) -> None:
         """In the memory of those that hold the journals: of two incarnations the newer one may hold none, and be dead."""
@@ -779,7 +834,8 @@ class World:
             core = shard._core
             config, now_ms = self._config, self.books.latest_ms
             try:
-                held = check_inbox(self.books, user, core, self.cluster.server, config.inbox_max, config.offline_max, now_ms)
+                server = self.cluster.storage_of(slot_of(user.key)).server
+                held = check_inbox(self.books, user, core, server, config.inbox_max, config.offline_max, now_ms)
             except Broken as broken:
                 raise Violation(f"the inbox of {user.key}: {broken}", user.key) from None
             self.books.seen["in inboxes"] += held
