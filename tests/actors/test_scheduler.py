@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.support.vitals import vitals_without_ray
 from tests.support.waiting import until
 
 KEY = "default:ann"
+CONTEXT = ProcessContext(vitals=vitals_without_ray, tune_memory=lambda: None)
 
 
 class Handle:
@@ -80,7 +80,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        self.scheduler = Scheduler(self.config, 0, ProcessContext(vitals=vitals_without_ray))
+        self.scheduler = Scheduler(self.config, 0, CONTEXT)
         self.scheduler.begin()
 
     async def end(self) -> None:
@@ -140,13 +140,8 @@ async def world(server: RedisServer, **settings: Any) -> AsyncIterator[World]:
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The actor has a process of its own: without Ray it gets an address, and this process gets its collector back."""
+def address_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server: RedisServer, redis_client: Redis) -> None:
@@ -348,7 +343,7 @@ class Crew:
         self.refs = 0
 
     def start(self, index: int) -> None:
-        self.running[index] = Scheduler(self.config, index, ProcessContext(vitals=vitals_without_ray))
+        self.running[index] = Scheduler(self.config, index, CONTEXT)
         self.running[index].begin()
         if index not in self.edges:
             for links, name, decoder in (
