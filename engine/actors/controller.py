@@ -594,8 +594,7 @@ class Controller:
         took_ms = self._context.monotonic_ms() - asked_ms
         if took_ms > _HELD_UP * self._config.health_timeout_ms / _ANSWER_TIMEOUTS:
             log.warning("this process stood still: a round that gives up sooner took %d ms; nobody's silence counts", took_ms)
-            fleet.stores_alive = ()
-            fleet.excuse()
+            fleet.excuse_all()
 
     def _peer(self, name: str) -> Peer:
         return self._context.peer(name, self._credentials)

@@ -288,6 +288,11 @@ class Fleet:
                 self._away.pop(key, None)
                 watch.excuse(self._clock())
 
+    def excuse_all(self) -> None:
+        """The first store did not answer since the last round, or this process stood still: no silence until now counts."""
+        self.stores_alive = ()
+        self.excuse()
+
     def _revived(self, key: ActorKey) -> None:
         self._died.pop(key, None)
         self._given_up_ms.pop(key, None)

@@ -65,7 +65,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from ray.exceptions import RayError
@@ -84,10 +84,12 @@ from engine.core.model.formats import FIRST, FORMATS
 from engine.core.model.routing import SLOTS, RoutingTable, store_of
 from engine.errors import StorageUnavailable
 from engine.store.epoch import has_ended
-from engine.store.slot_map import read_routing_table, require_slot_map, swap_slot_map
+from engine.store.slot_map import require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _POLL_S: Final = 1.0
 """Between two looks when a role has nothing to do. When none has, the next look is after the controller's next round (`look`)."""
@@ -182,11 +184,7 @@ class Reconciler:
         async with self._writing:
             self._asked_ms = max(at_ms, self._asked_ms + 1, self.wanted.at_ms + 1)
             wanted = msgspec.structs.replace(self.wanted, at_ms=self._asked_ms, **changes)
-            try:
-                await write_wanted(self._clients[0], wanted, self._epoch)
-            except StorageUnavailable:
-                self._fleet.excuse()
-                raise
+            await self._ask(0, write_wanted, wanted, self._epoch)
             self._take(wanted)
 
     def _take(self, wanted: WantedNumbers) -> None:
@@ -346,13 +344,13 @@ class Reconciler:
 
     async def _step_dead_shards(self, store: int) -> float:
         """Give the slots of this store's dead shards to those that serve. No other step, and no other store, holds it up."""
-        fleet, client, stores = self._fleet, self._clients[store], len(self._clients)
+        fleet, stores = self._fleet, len(self._clients)
         dead = [shard for shard in fleet.dead("shard") if store_of(shard, stores) == store]
         if not dead:
             return _POLL_S
         try:
-            slot_map = await require_slot_map(client)
-            ended = {shard for shard in dead if await has_ended(client, name_of(("shard", shard)))}
+            slot_map = await self._ask(store, require_slot_map)
+            ended = {shard for shard in dead if await self._ask(store, has_ended, name_of(("shard", shard)))}
         except StorageUnavailable:
             fleet.doubt(("shard", shard) for shard in dead)
             raise
@@ -361,7 +359,8 @@ class Reconciler:
         going = self._replacements.turn("shard", self.wanted)
         homes = [key[1] for key in fleet.keys("shard") if fleet.serves(key) and key not in going]
         moves = away_moves(slot_map, lost, homes)
-        if moves and await swap_slot_map(client, after := moved(slot_map, moves)):
+        after = moved(slot_map, moves)
+        if bool(moves) and await self._ask(store, swap_slot_map, after):
             log.error("the slots of shards %s, which do not come back, are given to others: %d of them", lost, slots_in(moves))
             self._slots = None if self._slots is None else self._slots.with_map(after)
             self._read_ms = float("-inf")
@@ -678,7 +677,7 @@ class Reconciler:
                 return self._slots
             while True:
                 known = self._slots
-                slots = await read_routing_table(self._clients)
+                slots = RoutingTable(await asyncio.gather(*(self._ask(store, require_slot_map) for store in range(len(self._clients)))))
                 if known is self._slots:  # else a dead shard's slots were given away meanwhile
                     break
             self._slots = slots = await self._store(slots, shards=slots.shards, schedulers=slots.schedulers)
@@ -686,12 +685,21 @@ class Reconciler:
             self._read_ms = self._now_ms()
         return slots
 
+    async def _ask(self, store: int, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """A store's reply. Where the first one fails, no silence counts, whatever the last round found: this process may be cut off."""
+        try:
+            return await call(self._clients[store], *args)
+        except StorageUnavailable:
+            if store == 0:
+                self._fleet.excuse_all()
+            raise
+
     async def _read_wanted(self) -> None:
         """Storage may have what it did not answer for, and take it as late as it likes; or have lost what it had. The newest counts."""
         async with self._writing:
-            stored = await read_wanted(self._clients[0])
+            stored = await self._ask(0, read_wanted)
             if stored is None or stored.at_ms < self.wanted.at_ms:
-                await write_wanted(self._clients[0], self.wanted, self._epoch)
+                await self._ask(0, write_wanted, self.wanted, self._epoch)
             elif stored != self.wanted:
                 log.info("wanted numbers are stored whose request was refused: %s", stored)
                 self._take(stored)
@@ -704,11 +712,11 @@ class Reconciler:
 
     async def _store(self, slots: RoutingTable, **numbers: int) -> RoutingTable:
         """Store these numbers in every map that has others."""
-        for client, slot_map in zip(self._clients, slots.maps, strict=True):
+        for slot_map in slots.maps:
             changed = msgspec.structs.replace(slot_map, **numbers)
             if changed != slot_map:
                 changed = msgspec.structs.replace(changed, version=slot_map.version + 1)
-                if not await swap_slot_map(client, changed):
+                if not await self._ask(slot_map.store, swap_slot_map, changed):
                     raise StorageUnavailable("a slot map has changed meanwhile")
                 slots = slots.with_map(changed)
         return slots

@@ -101,7 +101,8 @@ class ProcessBook:
         owner = self._owners.get(process.name)
         if owner is None or owner is process:
             return
-        since_s = now_s - max(self._taken_at[process.name], self._reached_storage_at(process))
+        looks_at = self._ready_at[process]  # one that starts may wait for another store
+        since_s = now_s - max(self._taken_at[process.name], self._reached_storage_at(process), looks_at)
         period_ms = self._config.checkpoint_ms if process.name.startswith("shard") else self._config.health_ms
         if since_s > 2 * period_ms / 1000 + _OWNER_S:
             raise Violation(f"[4] {process} goes on, {since_s:.2f} s after {owner} took its epoch")
