@@ -26,7 +26,7 @@ from tests.support.scrapes import FAMILIES
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "OPERATIONS.md").read_text()
 CLUSTER = (ROOT / "docs" / "CLUSTER.md").read_text()
-OF_OTHERS = {"max_workers", "node_id", "queued_pct"}  # of Ray, and of the status
+OF_OTHERS = {"max_workers", "node_id", "queued_pct", "stores_away"}  # of Ray, of the status, and of /readyz
 
 
 def test_every_command_of_the_engine_exists_with_its_options() -> None:

@@ -38,7 +38,7 @@ class CodeVersions:
             shutil.copytree(Path(engine.__file__).resolve().parent, place)  # with what Python has compiled, which fits by its times
             _change(place / _WIRE, r"^(NEWER: .* = \{)", rf"\1ReadInbox: {FORMATS + 1}, MarkInbox: {FORMATS + 1}, ")
         for union in (_WIRE, "core/journal/journal_records.py"):
-            _change(self._places[OLDER] / union, rf"^    \| ({'|'.join(_CAME)})\n", "")
+            _change(self._places[OLDER] / union, rf"(^   )? \| ({'|'.join(_CAME)})\b\n?", "")
         _change(self._places[NEWER] / "core/model/formats.py", r"^FORMATS: Final = .*$", f"FORMATS: Final = {FORMATS + 1}")
         self.install(OLDER)
 
