@@ -78,6 +78,6 @@ def test_no_time_to_read_is_negative_or_longer_than_the_round_trip(sent_ms: int,
     assert (skew_ms == 0) == (sent_ms <= client_ms <= sent_ms + later_ms)
 
 
-def test_the_type_of_a_message_is_found_behind_an_actor_that_has_one_too() -> None:
+def test_the_type_of_a_message_is_found_behind_an_actor_with_one() -> None:
     assert type_of(b'"id":"a","actor":{"type":"robot"},"type":"post.liked","data":{"type":"x"}') == "post.liked"
     assert type_of(b"nonsense") == ""
