@@ -102,7 +102,8 @@ async def lag_of(reader: SourceReader) -> int:
     return (await reader.lag()).waiting
 
 
-async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 30) -> None:
+async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 60) -> None:
+    """A row whose settling took too long comes again, after 30 s from NATS."""
     await until(lambda: lag_of(reader), within_s, holds=lambda waiting: waiting == 0)
 
 
