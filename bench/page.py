@@ -225,8 +225,9 @@ def _roles_of_timers(result: Result) -> str:
     return _roles("cpu_us_per_timer", *(["fire"] if "fire" in result["cpu_us_per_timer"] else []))(result)
 
 
-def _cost_of(result: Result) -> str:
-    return "cpu_us_per_timer" if "cpu_us_per_timer" in result else "cpu_us_per_message"
+def _by_load(of_timers: Callable[[Result], str], of_messages: Callable[[Result], str]) -> Callable[[Result], str]:
+    """The cell of a benchmark that has both loads."""
+    return lambda result: (of_timers if "cpu_us_per_timer" in result else of_messages)(result)
 
 
 _SYSTEM: Final[Column] = ("system", _of("system"))
@@ -327,10 +328,10 @@ _TABLES: Final[dict[str, tuple[Column, ...]]] = {
     ),
     "servers": (
         ("masters", _case("masters")),
-        ("load", lambda result: "timers" if "cpu_us_per_timer" in result else "messages"),
-        ("a second", lambda result: _of("schedule_per_s" if "cpu_us_per_timer" in result else "per_s")(result)),
-        ("CPU us of one", lambda result: _of(_cost_of(result), "total")(result)),
-        ("of which", lambda result: _roles_of_timers(result) if "cpu_us_per_timer" in result else _roles("cpu_us_per_message")(result)),
+        ("load", _by_load(lambda _: "timers", lambda _: "messages")),
+        ("a second", _by_load(_of("schedule_per_s"), _of("per_s"))),
+        ("CPU us of one", _by_load(_of("cpu_us_per_timer", "total"), _of("cpu_us_per_message", "total"))),
+        ("of which", _by_load(_roles_of_timers, _roles("cpu_us_per_message"))),
         ("cost ratio", _of("cost_ratio")),
         ("lost", _of("lost")),
     ),

@@ -56,7 +56,7 @@ async def _place(config: Config, store: int, tag: str) -> StorePlace:
     slot = slot_of_tag(tag)
     try:
         async with _Node(config) as node:
-            owner = await node.owner(slot)
+            owner, _ = await node.named(slot)
         if owner:
             async with _Node(config, owner) as node:
                 return StorePlace(store, tag, slot, owner, await node.ask("CLUSTER", "COUNTKEYSINSLOT", slot))
@@ -200,10 +200,6 @@ class _Node:
             raise StorageUnavailable(f"{command[0]}: {error}") from error
         finally:
             await self._client.connection_pool.release(connection)
-
-    async def owner(self, slot: int) -> str:
-        """The address of the master that it names for a hash slot; "": none."""
-        return (await self.named(slot))[0]
 
     async def named(self, slot: int) -> tuple[str, int]:
         """The address of the master that it names for a hash slot, and the epoch that it knows of it; "" and 0: none."""
