@@ -1,6 +1,6 @@
 """Python calls and bytecode instructions of a message, by leg and package, without noise.
 
-One process has the engine's own edge, links, shard and scheduler on virtual time (`bench.calls_world`). The tracer counts each call of a
+One process has the engine's own edge, links, shard and scheduler on virtual time (`tests.sim.http_world`). The tracer counts each call of a
 Python function, also each resumption of a coroutine, and each bytecode instruction that runs inside. It leaves out the stubs for
 sockets, Redis and Ray, the event loop, and all C code. So the figures repeat exactly, and they are no measure of time.
 
@@ -25,8 +25,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-from bench.calls_world import World, ack_frame
 from tests.sim.cluster import DATA_EPOCH
+from tests.sim.http_world import World, ack_frame
 
 BATCH: Final = 250
 AUDIENCE: Final = 1000

@@ -1,4 +1,4 @@
-"""One engine in this process for `bench calls`: edge, shard and scheduler on virtual time, with stubs for sockets, Redis and Ray.
+"""One engine in this process behind HTTP: edge, shard and scheduler on virtual time, with stubs for sockets, Redis and Ray.
 
 The edge's HTTP server, its application, gateway and links, the shard and the scheduler are the engine's own classes. Stubs replace
 the transports of clients, redis-py's client (the engine's Lua scripts run in the simulator's server) and Ray's handles. Links use the
@@ -27,7 +27,7 @@ from tests.sim.cluster import START_MS, Cluster, Layout
 from tests.sim.faults import Faults
 from tests.sim.loop import Process, SimLoop
 
-_SECRET: Final = "a secret of the bench, long enough to be one"
+_SECRET: Final = "a secret of the simulator, long enough to be one"
 _TOKEN_TTL_S: Final = 3600
 _DEADLINE_S: Final = 30.0
 """Virtual time in which a condition must come true: it ends a leg that never would."""
@@ -96,9 +96,10 @@ class World:
 
     Args:
         users: names of the users that connect; slots of others have no owner.
+        settings: that differ.
     """
 
-    def __init__(self, users: Sequence[str]) -> None:
+    def __init__(self, users: Sequence[str], **settings: Any) -> None:
         self.loop = SimLoop()
         self.config = Config(
             shards=1,
@@ -108,6 +109,7 @@ class World:
             openings_per_s=100_000,
             ack_journal_ms=1,
             heartbeat_ms=3_600_000,
+            **settings,
         )
         keys = [mailbox_key("default", user) for user in users]
         faults = Faults(1, frozenset(), 0, lambda: self.loop.steps, lambda _what: None)
