@@ -57,7 +57,7 @@ from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.sealed_config import SealedConfig
-from engine.store.slot_map import read_routing_table
+from engine.store.slot_map import assumed_routing_table
 from engine.store.stores import connect_each
 from engine.store.tenant_usage import TenantUsage
 from engine.transports import http_server
@@ -241,7 +241,7 @@ class Edge(Process):
         incarnation = Incarnation(self._credentials.name, self._redis)
         await self._retry_storage(incarnation.begin)
         self._links = EdgeLinks(self._config, self._credentials, self._all_redis, self._context)
-        self._gateway = self._make_gateway(await self._retry_storage(lambda: read_routing_table(self._all_redis)))
+        self._gateway = self._make_gateway(await self._retry_storage(lambda: assumed_routing_table(self._all_redis)))
         if (outcomes := self._gateway.shard_client.outcomes) is not None:
             self._outcomes = OutcomeWriter(self._redis, self._config, self._gateway.incarnation, outcomes)
         authenticator = Authenticator(self._config, self._gateway.revoked)

@@ -12,6 +12,7 @@ their data. A damaged map refuses the start: slots that follow a wrong one would
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import msgspec
 import redis.asyncio as redis
 
 from engine.core.model.constants import FORMAT_VERSION
-from engine.core.model.formats import FORMATS
+from engine.core.model.formats import FIRST, FORMATS
 from engine.core.model.routing import SLOTS, RoutingTable, SlotMap, spread
 from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import UNREADABLE
@@ -27,6 +28,8 @@ from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.keys import SLOTS_KEY, handed_events_key, slot_epoch_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
+
+log = logging.getLogger(__name__)
 
 _SWAP = Script("slot_map_swap")
 _HAND_OVER = Script("fenced/slots_hand_over")
@@ -144,6 +147,27 @@ async def hand_over_slots(client: redis.Redis, epochs: Mapping[int, int], slot_m
 async def read_routing_table(clients: Sequence[redis.Redis]) -> RoutingTable:
     """The slot maps of all stores, which are given in their order. Raises StorageUnavailable, also when there is one without a map."""
     return RoutingTable(await asyncio.gather(*map(require_slot_map, clients)))
+
+
+async def assumed_routing_table(clients: Sequence[redis.Redis]) -> RoutingTable:
+    """As `read_routing_table`, for an edge. For a store beside the first that does not answer, it is an even map of version 0.
+
+    So the edge serves the users of the other stores. A shard that does not own a slot says so, and the edge waits for the stored map.
+    """
+    first, *others = await asyncio.gather(*map(require_slot_map, clients), return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    maps = [first]
+    for store, found in enumerate(others, 1):
+        if isinstance(found, StorageUnavailable):
+            log.warning("store %d does not answer; an even slot map is assumed: %s", store, found)
+            even = spread(first.shards, 0, first.schedulers, store, first.stores)
+            maps.append(msgspec.structs.replace(even, formats=FIRST))
+        elif isinstance(found, BaseException):
+            raise found
+        else:
+            maps.append(found)
+    return RoutingTable(maps)
 
 
 async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, store: int = 0, stores: int = 1) -> SlotMap:

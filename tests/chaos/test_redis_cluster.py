@@ -34,6 +34,8 @@ from tests.support.waiting import until, until_done
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
+ACCEPTED = ("accepted", "duplicate")
+
 
 def store_of_user(user: str) -> int:
     return store_of(slot_of(mailbox_key("default", user)), 2)
@@ -181,11 +183,13 @@ async def test_users_of_the_other_store_are_served_while_one_is_down(
     await until(lambda: stores_away(two), holds=lambda found: found == [1])
     status = await asyncio.to_thread(two.status_when, lambda found: not found["redis"]["alive"])
     assert [row["node"] for row in status["redis"]["stores"]] == [f"127.0.0.1:{server.port}" for server in servers]
-    hung = (await asyncio.to_thread(two.status_when, lambda found: not found["ready"]))["shards"][0]["pid"]
-    os.kill(hung, signal.SIGSTOP)
-    await until(lambda: status_of(two, item(here, "replaced")), 60, holds=lambda status: status in ("accepted", "duplicate"))
+    found = await asyncio.to_thread(two.status_when, lambda found: not found["ready"])
+    os.kill(found["edges"][0]["pid"], signal.SIGKILL)
+    await until(lambda: until_done(lambda: status_of(two, item(here, "next-edge")), httpx.TransportError), 30, holds=ACCEPTED.__contains__)
+    os.kill(found["shards"][0]["pid"], signal.SIGSTOP)
+    await until(lambda: status_of(two, item(here, "replaced")), 60, holds=ACCEPTED.__contains__)
     servers[1].start()
-    await until(lambda: status_of(two, item(there, "after")), 60, holds=lambda status: status in ("accepted", "duplicate"))
+    await until(lambda: status_of(two, item(there, "after")), 60, holds=ACCEPTED.__contains__)
     _, messages = await received(two, here, "during-4")
     assert {message["id"] for message in messages} >= {"before", *(f"during-{number}" for number in range(5))}
     _, messages = await received(two, there, "after")
@@ -245,7 +249,7 @@ async def test_a_store_that_another_hand_moves_pauses_and_the_other_goes_on(
             break
     assert cluster.master(1) is to
     assert statuses == {"unavailable"}, "a store that moves accepts nothing"
-    await until(lambda: status_of(two, item(there, "after")), 60, holds=lambda status: status in ("accepted", "duplicate"))
+    await until(lambda: status_of(two, item(there, "after")), 60, holds=ACCEPTED.__contains__)
     _, messages = await received(two, there, "after")
     ids = list(dict.fromkeys(message["id"] for message in messages))
     assert (ids[0], ids[-1]) == ("before", "after")

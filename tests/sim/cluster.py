@@ -43,7 +43,7 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, META_KEY, SLOTS_KEY
-from engine.store.slot_map import decode_slot_map, encode_slot_map, read_routing_table
+from engine.store.slot_map import assumed_routing_table, decode_slot_map, encode_slot_map
 from engine.store.stores import connect_each
 from tests.sim.control_service import ControlService
 from tests.sim.cuts import CONTROLLER, RAY, REDIS, SECOND_REDIS, Cuts, Place
@@ -177,7 +177,7 @@ class EdgeActor(ActorProcess):
         context = self._context
         self.gateway = Gateway(
             self._config,
-            await self._retry_storage(lambda: read_routing_table(clients)),
+            await self._retry_storage(lambda: assumed_routing_table(clients)),
             EdgeContext(
                 self._incarnation,
                 wall_ms=lambda: context.wall_ns() // 1_000_000,

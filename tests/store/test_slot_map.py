@@ -10,12 +10,20 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from engine.core.model.formats import FORMATS
+from engine.core.model.formats import FIRST, FORMATS
 from engine.core.model.routing import SLOTS, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import SLOTS_KEY
-from engine.store.slot_map import claim_slot_map, encode_slot_map, hand_over_slots, read_slot_map, require_slot_map, swap_slot_map
+from engine.store.slot_map import (
+    assumed_routing_table,
+    claim_slot_map,
+    encode_slot_map,
+    hand_over_slots,
+    read_slot_map,
+    require_slot_map,
+    swap_slot_map,
+)
 
 
 async def test_the_first_use_spreads_all_slots_evenly(redis_client: Redis) -> None:
@@ -52,6 +60,20 @@ async def test_storage_that_is_away_is_an_error_that_passes() -> None:
     with pytest.raises(StorageUnavailable):
         await claim_slot_map(client, 2, 1)
     await client.aclose()
+
+
+@pytest.mark.parametrize("first_is_away", [False, True])
+async def test_an_even_map_is_assumed_of_a_second_store_that_is_away(redis_client: Redis, first_is_away: bool) -> None:
+    stored = await claim_slot_map(redis_client, 4, 2, 0, 2)
+    away = Redis(host="127.0.0.1", port=1, socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
+    if first_is_away:
+        with pytest.raises(StorageUnavailable):
+            await assumed_routing_table([away, redis_client])
+    else:
+        first, second = (await assumed_routing_table([redis_client, away])).maps
+        assert first == stored
+        assert second == msgspec.structs.replace(spread(4, 0, 2, 1, 2), formats=FIRST)
+    await away.aclose()
 
 
 async def store(client: Redis, slot_map: SlotMap) -> None:
