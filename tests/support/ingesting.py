@@ -102,8 +102,8 @@ async def lag_of(reader: SourceReader) -> int:
     return (await reader.lag()).waiting
 
 
-async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 60) -> None:
-    """A row whose settling took too long comes again, after 30 s from NATS."""
+async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 20) -> None:
+    """Sooner than NATS delivers again what was not settled, which is after 30 s."""
     await until(lambda: lag_of(reader), within_s, holds=lambda waiting: waiting == 0)
 
 

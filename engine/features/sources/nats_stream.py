@@ -24,7 +24,6 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.api import AckPolicy, ConsumerConfig, RawStreamMsg, StreamConfig
 from nats.js.errors import NotFoundError
 
@@ -74,7 +73,7 @@ class NatsStream:
             if (left := limit - len(self._held)) > 0:
                 try:
                     found = await self._consumer.fetch(left, timeout=_LOOK_S if self._held else _BLOCK_S)
-                except NatsTimeoutError:
+                except TimeoutError:  # the client raises one of its own, or asyncio's where its time ends between two requests
                     found = []
                 self._held |= {message.metadata.sequence.stream: message for message in found}
         return [SourceRow(seq, f"{self._source.stream}:{seq}", message.data) for seq, message in list(self._held.items())[:limit]]

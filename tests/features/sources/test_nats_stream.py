@@ -111,6 +111,23 @@ async def test_new_messages_are_read_behind_one_that_waits(stream: JetStreamCont
     assert [row.body for row in await reader.read(10)] == [b"0", b"2", b"3"]
 
 
+async def test_a_look_for_new_messages_whose_time_is_over_loses_no_held_one(
+    stream: JetStreamContext, reader: NatsStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises asyncio's error where its time ends between its two requests."""
+    await stream.publish("orders.eu", b"1")
+    rows = await reader.read(1)
+
+    async def ends(*_args: object, **_options: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JetStreamContext.PullSubscription, "fetch", ends)
+        assert await reader.read(10) == rows
+    await reader.settle(rows, [])
+    assert (await reader.lag()).waiting == 0
+
+
 async def test_others_messages_in_the_dead_stream_end_no_redrive(stream: JetStreamContext, reader: NatsStream) -> None:
     await stream.publish("orders.eu", b"1")
     (row,) = await reader.read(1)
