@@ -30,7 +30,7 @@ from engine.store.keys import journal_key
 USERS: Final = 50_000
 EACH: Final = 4
 _TEXT: Final = "x" * 150  # with its envelope, some 200 bytes as stored
-_KIND: Final = re.compile(rb"^\{s\d+\}([a-z]+)|^\{[a-z]+-?\d+\}([a-z]+)|^\{(ids)\}|^([a-z:-]+)")
+_KIND: Final = re.compile(rb"^[a-z]+-?\d+:([a-z]+)|^(ids):|^([a-z:-]+)")
 _SETTLED_S: Final = 1.0
 
 
@@ -59,7 +59,7 @@ def _by_kind(redis: Redis) -> Counter[str]:
         some = keys[first : first + 1000]
         pipeline = redis.pipeline(transaction=False)
         for key in some:
-            pipeline.memory_usage(key, samples=0 if not key.startswith(b"{s") or b"offline" not in key else 5)
+            pipeline.memory_usage(key, samples=5 if b":offline:uid:" in key else 0)
         for key, size in zip(some, pipeline.execute(), strict=True):
             found = _KIND.match(key)
             kind = next(part for part in found.groups() if part) if found is not None else b"other"

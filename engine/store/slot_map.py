@@ -5,8 +5,8 @@ shards and schedulers, and by a shard that hands slots over. Each store has the 
 beside their epochs and journals: so a hand-over is one step in one store, and a fail-over that loses a map has lost the writes of its new
 owners too, who detect it.
 
-It is behind a version byte and a checksum (`engine.core.model.sealed`). Versions before the first release wrote none, and nobody reads
-their data. A damaged map refuses the start: slots that follow a wrong one would be served under the wrong epochs.
+It is behind a version byte and a checksum (`engine.core.model.sealed`). Versions before the first release wrote none, or 1, and gave keys
+other names; nobody reads their data. A damaged map refuses the start: slots that follow a wrong one would be served under the wrong epochs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Durable timers in Redis: one scheduler's access to its partitions.
 
-Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
-timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
+Per partition (all keys begin with `t<partition>:`): a sorted set of scheduled ids by due time, a hash with the packed timers,
+a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
 tombstones of cancelled timers, the epoch that fences older schedulers, the name of the owner, the claim horizon and its
 exceptions (`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative:
 moving a timer does not rewrite its record.

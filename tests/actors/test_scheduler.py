@@ -496,4 +496,4 @@ async def test_timers_stay_exact_while_schedulers_come_and_go(
         assert {made.answers[ref].status for _, ref in timers.values()} <= {wire.SCHEDULED}
         assert not [sid for sid in fire if made.fired[sid][0] < timers[sid][0]], "early"
         assert cancelled
-        await until(lambda: redis_client.keys("{t*}timer"), holds=lambda left: not left)
+        await until(lambda: redis_client.keys("t[0-9]*:timer"), holds=lambda left: not left)

@@ -146,11 +146,11 @@ async def test_all_of_a_user_is_in_one_store_and_broadcasts_reach_all(
             assert {key.partition(b"}")[0] + b"}" for key in raw.scan_iter(count=1000)} == {tag_of(servers.index(server), 2).encode()}
     for index, client in enumerate(connect_each(connect, Config(redis_url=cluster.url))):
         keys = [key.decode() async for key in client.scan_iter(count=1000)]
-        of_slots, of_partitions = [[key for key in keys if re.match(rf"{{{kind}\d", key)] for kind in "st"]
-        elsewhere = [key for key in of_slots + of_partitions if store_of(int(key[2 : key.index("}")]), 2) != index]
+        of_slots, of_partitions = [[key for key in keys if re.match(rf"{kind}\d", key)] for kind in "st"]
+        elsewhere = [key for key in of_slots + of_partitions if store_of(int(key[1 : key.index(":")]), 2) != index]
         assert elsewhere == []
-        assert len({key.partition("}")[0] for key in of_slots}) == SLOTS // 2
-        assert [key for key in of_slots if key.endswith("}journal")]
+        assert len({key.partition(":")[0] for key in of_slots}) == SLOTS // 2
+        assert [key for key in of_slots if key.endswith(":journal")]
         await client.aclose()
     sockets = [await two.connect(user) for user in users]
     for socket in sockets:

@@ -27,6 +27,7 @@ from engine.cli.state_file import STATE_FILE
 from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
+from engine.core.model.sealed import sealed
 from engine.errors import ConfigError, NotProven, StorageUnavailable
 from engine.store.keys import SLOTS_KEY
 from engine.store.sealed_config import SealedConfig, seal
@@ -140,10 +141,12 @@ async def test_new_data_gets_shards_by_the_cores_alone_when_any_node_will_do(
         assert run._config.shards == shards
 
 
+@pytest.mark.parametrize("version", [b"", b"\x01"])
 async def test_data_of_an_unreleased_version_are_refused_and_left_alone(
-    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: bytes
 ) -> None:
-    await redis_client.set(SLOTS_KEY, msgspec.msgpack.encode(spread(2)))  # without the version of the stored formats
+    content = msgspec.msgpack.encode(spread(2))
+    await redis_client.set(SLOTS_KEY, version + sealed(content)[1:] if version else content)
     before = await redis_client.dump(SLOTS_KEY)
     run = _Run(Config(redis_url=redis_server.url, data_dir=str(tmp_path), shards=2), Console(file=io.StringIO()))
     monkeypatch.setattr(run, "_handle_signals", lambda: None)

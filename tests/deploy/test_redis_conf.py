@@ -53,7 +53,7 @@ def test_rays_user_sees_rays_keys_only(server: RedisServer) -> None:
         assert client.hset("RAYdefault@ACTOR", "key", "value") == 1
         assert client.info("server")
         for refused in (
-            lambda: client.get("{s0}epoch"),
+            lambda: client.get("s0:epoch"),
             lambda: client.config_get("*"),
             client.flushall,
             lambda: client.eval("return 1", 0),

@@ -65,7 +65,7 @@ from tests.sim.windowbook import Broken
 from tests.support.stored import decode_journal, decode_page
 
 _META: Final = META_KEY.encode()
-_KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
+_KEY: Final = re.compile(rb"(?:shard-(\d+)|s(\d+)|t(\d+)):(\w+)(?::uid:)?(.*)")
 
 
 class Books:
@@ -181,21 +181,21 @@ class Books:
         if what == "epoch":
             self._took_over(key, int(detail))
         elif what == "journal":
-            self._check_holder(b"{s%d}epoch" % number, "the journal", whose, number)
+            self._check_holder(b"s%d:epoch" % number, "the journal", whose, number)
             self._journal(how, number, detail)
         elif what == "page" and how == "hset":
-            self._check_holder(b"{s%d}epoch" % number, "a page", whose, number)
+            self._check_holder(b"s%d:epoch" % number, "a page", whose, number)
             self.seen["pages"] += 1
         elif what == "offline":
             if how == "xadd":
-                self._check_holder(b"{s%d}epoch" % number, "an offline stream", whose, number)
+                self._check_holder(b"s%d:epoch" % number, "an offline stream", whose, number)
             elif how in {"xtrim", "xdel"}:
                 self._left_stream(rest, detail[0][0])
             else:
                 for entry_id in detail.entries:
                     self._left_stream(rest, entry_id[0])
         elif what in {"timer", "due"}:
-            self._check_holder(b"{t%d}epoch" % number, "timers", whose, number)
+            self._check_holder(b"t%d:epoch" % number, "timers", whose, number)
 
     def _written_of_nobody(self, how: str, key: bytes, what: str, detail: Any) -> None:
         """What belongs to no shard, slot or partition."""
@@ -515,7 +515,7 @@ class Books:
         timer.dues.add(due_ms)
         self.seen["scheduled"] += 1
         partition = int(sid.partition("-")[0])
-        stored = self._server(partition).cmd_hget(b"{t%d}timer" % partition, sid.encode())
+        stored = self._server(partition).cmd_hget(b"t%d:timer" % partition, sid.encode())
         if stored is None and timer.owed:
             raise Violation(f"[6] timer {sid} of {key} is answered 202, and storage does not have it", key)
 

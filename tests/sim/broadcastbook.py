@@ -16,7 +16,7 @@ from engine.core.journal.stored_formats import read_entry
 from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast
 from tests.sim.windowbook import Broken
 
-LOG_KEY: Final = b"{broadcasts}log"
+LOG_KEY: Final = b"broadcasts:log"
 
 TEAM: Final = "team"
 """The topic that some tokens name. Nobody subscribes to it."""

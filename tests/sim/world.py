@@ -825,7 +825,7 @@ class World:
         for user in self.books.users.values():
             if topic_of(user.key) is not None:
                 continue
-            holder, _ = self.books.holders.get(f"{{s{slot_of(user.key)}}}epoch".encode(), (None, 0))
+            holder, _ = self.books.holders.get(f"s{slot_of(user.key)}:epoch".encode(), (None, 0))
             if holder is None or not holder.alive:
                 continue  # the next one starts
             shard = self.cluster.actors[holder]

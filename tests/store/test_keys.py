@@ -1,4 +1,4 @@
-"""Keys: two different things never share one, and what shares a hash tag is what one script touches together."""
+"""Keys: two different things never share one, whatever the texts of users in them are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.core.model.names import is_tenant
 from engine.core.model.routing import TIMER_PARTITIONS, mailbox_key, slot_of
 from engine.features.verification.stored_records import Kinds
 from engine.store import keys
-from tests.support.all_keys import all_keys
+from tests.support.all_keys import all_keys, keys_by_kind
 from tests.support.journal_writer import Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, USERS, colliding_users
 from tests.support.running_engine import RunningEngine
@@ -30,9 +30,9 @@ def test_two_pairs_of_a_user_or_audience_and_an_id_never_share_a_key(key: str, i
 
 @given(MAILBOXES | AUDIENCES, IDS)
 def test_an_ids_key_can_be_taken_apart_again(key: str, id: str) -> None:
-    slot, _, rest = keys.idempotency_key(key, id).partition("}id:")
+    slot, _, rest = keys.idempotency_key(key, id).partition(":id:")
     length, _, rest = rest.partition(":")
-    assert slot == f"{{s{slot_of(key)}"
+    assert slot == f"s{slot_of(key)}"
     assert (rest[: int(length)], rest[int(length) :]) == (key, f":{id}")
 
 
@@ -84,13 +84,36 @@ def test_the_check_of_data_at_rest_knows_every_key() -> None:
 
 def test_a_key_of_a_feature_that_is_left_out_is_unknown() -> None:
     left_out = Kinds(data for data in FEATURES if data.feature != "questions")
-    assert [left_out.of(key)[0] for key in (b"{questions}due", b"{s1}answers:t:u")] == ["unknown key", "unknown key"]
+    assert [left_out.of(key)[0] for key in (b"questions:due", b"s1:answers:t:u")] == ["unknown key", "unknown key"]
 
 
-def test_what_one_script_touches_together_shares_a_hash_tag() -> None:
+def test_the_check_of_data_at_rest_knows_the_trimmed_mark_of_every_stream() -> None:
+    streams = (keys.SESSION_STREAM_KEY, keys.OUTCOME_STREAM_KEY, keys.dead_letter_key("t"))
+    kinds = Kinds(FEATURES)
+    assert [kinds.of(keys.trimmed_mark_key(stream).encode()) for stream in streams] == [("", 0)] * 3
+
+
+def test_no_text_makes_a_key_one_of_another_kind() -> None:
+    text = "\0"
+    kinds = keys_by_kind([text])
+    del kinds["offline_prefix"]  # the beginning of `offline_key`
+    found = set()
+    for name, of_kind in kinds.items():
+        follows = "0" if name == "IDS_PREFIX" else text if name.lower().endswith("_prefix") else ""
+        found |= {(name, re.sub(r"\d+", "0", key + follows)) for key in of_kind}
+    for name, key in [one for one in found if text in one[1]]:
+        beginning = key.partition(text)[0]
+        assert {other for other, key in found if key.startswith(beginning)} == {name}
+
+
+def test_keys_of_a_slot_or_partition_begin_with_its_name() -> None:
     slot = slot_of("t:u")
     of_slot = [keys.slot_epoch_key(slot), keys.slot_mark_key(slot), keys.page_key(slot), keys.deadlines_key(slot)]
     of_slot += [keys.journal_key(slot), keys.journal_head_key(slot), keys.offline_key("t:u"), keys.idempotency_key("t:u", "1")]
-    assert {re.match(r"\{.*?\}", key)[0] for key in of_slot} == {f"{{s{slot}}}"}  # type: ignore[index]
+    assert {key.partition(":")[0] for key in of_slot} == {f"s{slot}"}
     timers = [keys.timer_due_key(TIMER_PARTITIONS - 1), keys.timer_user_prefix(TIMER_PARTITIONS - 1) + "t:{s1}"]
-    assert {re.match(r"\{.*?\}", key)[0] for key in timers} == {"{t15}"}  # type: ignore[index]
+    assert {key.partition(":")[0] for key in timers} == {"t15"}
+
+
+def test_no_key_has_a_hash_tag_beside_that_of_its_store() -> None:
+    assert [key for key in all_keys() if "{" in key] == []

@@ -65,7 +65,7 @@ async def test_a_script_that_the_server_has_is_not_sent(redis_client: Redis) -> 
     script = Script("fenced/timers_turn")
     await redis_client.script_load(script._text)  # type: ignore[no-untyped-call]
     before = (await redis_client.info("stats"))["total_net_input_bytes"]
-    calls = [([f"{{t{n}}}epoch", *"abcdefgh"], [0, *[0] * 8]) for n in range(3)]
+    calls = [([f"t{n}:epoch", *"abcdefgh"], [0, *[0] * 8]) for n in range(3)]
     with pytest.raises(Exception, match="lost the epoch"):
         await script.run_many(redis_client, calls)
     assert (await redis_client.info("stats"))["total_net_input_bytes"] - before < len(script._text)

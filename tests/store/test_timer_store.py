@@ -137,13 +137,13 @@ class FailingClient:
 
 async def _buckets(client: Redis) -> dict[bytes, bytes]:
     """Field and value of all that is in buckets of ids."""
-    keys = [key for key in await client.keys("{ids}*") if key != IDS_STATE_KEY.encode()]
+    keys = [key for key in await client.keys("ids:*") if key != IDS_STATE_KEY.encode()]
     return {field: value for key in keys for field, value in (await client.hgetall(key)).items()}
 
 
 async def _keys(client: Redis) -> set[str]:
-    of_owners = {f"{{t{partition}}}{name}" for partition in range(TIMER_PARTITIONS) for name in ("epoch", "owner")}
-    return {key.decode() for key in await client.keys("{t*")} - of_owners
+    of_owners = {f"t{partition}:{name}" for partition in range(TIMER_PARTITIONS) for name in ("epoch", "owner")}
+    return {key.decode() for key in await client.keys("t*")} - of_owners
 
 
 # -- Owners. -----------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ async def test_a_cancelled_timer_leaves_nothing_but_a_tombstone(hold: Hold, redi
     sid = timer("a").sid
     await hold.schedule(timer("a"))
     assert await hold.one(Cancel(1, "default", sid)) == (OK, [sid])
-    assert await _keys(redis_client) == {f"{{t{PARTITION}}}cancelled"}
+    assert await _keys(redis_client) == {f"t{PARTITION}:cancelled"}
     assert await hold.one(Inspect(1, "default", sid)) == (NOT_FOUND, [])
     assert await hold.one(Reschedule(1, "default", sid, NOW + 900)) == (NOT_FOUND, [])
 
@@ -336,7 +336,7 @@ async def test_a_fired_timer_takes_35_bytes_among_many(hold: Hold, redis_client:
         await hold.schedule(*(timer(sid.partition("-")[2]) for sid in sids[at : at + 500]))
         await hold.fired(*sids[at : at + 500])
     assert len(await _buckets(redis_client)) == len(sids)
-    sizes = [await redis_client.memory_usage(key) for key in await redis_client.keys("{ids}*")]
+    sizes = [await redis_client.memory_usage(key) for key in await redis_client.keys("ids:*")]
     assert sum(filter(None, sizes)) < 40 * len(sids)
     answers = await hold.ask(*(Inspect(n, "default", sid) for n, sid in enumerate(sids[::7])))
     assert {answer.status for answer in answers} == {ALREADY_FIRED}
@@ -419,8 +419,8 @@ async def test_a_listing_goes_on_behind_the_last_timer_of_the_page_before(redis_
 
 async def keys_left(redis_client: Redis) -> set[bytes]:
     """Keys of the partition beside those of the owner and the tombstones."""
-    names = await redis_client.keys(f"{{t{PARTITION}}}*")
-    return {name.partition(b"}")[2] for name in names} - {b"epoch", b"owner", b"cancelled", b"fired"}
+    names = await redis_client.keys(f"t{PARTITION}:*")
+    return {name.partition(b":")[2] for name in names} - {b"epoch", b"owner", b"cancelled", b"fired"}
 
 
 async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_client: Redis) -> None:
@@ -444,7 +444,7 @@ async def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_alone(hold:
     assert listed.detail == "truncated"
     assert (await hold.ask(CancelAll(2, KEY, "cart")))[0].count == 3
     assert [found.envelope.id for found in (await hold.ask(ListTimers(3, KEY, 10)))[0].timers] == ["o", "p"]
-    assert await redis_client.hvals(f"{{t{PARTITION}}}collapse") == [b"order"]
+    assert await redis_client.hvals(f"t{PARTITION}:collapse") == [b"order"]
 
 
 async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> None:
@@ -842,14 +842,14 @@ async def test_a_record_under_another_timers_id_is_moved_aside(hold: Hold, redis
 async def test_an_older_incarnation_can_write_nothing(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(timer("a"))
     newer = await _hold(redis_client)
-    before = {key: await redis_client.dump(key) for key in await redis_client.keys("{t*")}
+    before = {key: await redis_client.dump(key) for key in await redis_client.keys("t*")}
     with pytest.raises(Fenced):
         await hold.schedule(timer("b"))
     with pytest.raises(Fenced):
         await hold.ask(Cancel(1, "default", timer("a").sid))
     with pytest.raises(Fenced):
         await hold.fired(timer("a").sid)
-    assert {key: await redis_client.dump(key) for key in await redis_client.keys("{t*")} == before
+    assert {key: await redis_client.dump(key) for key in await redis_client.keys("t*")} == before
     assert await newer.one(Inspect(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
 
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
 from engine.store import keys
+from engine.store.tenant_usage import FIGURES
 from tests.support.feature_folders import FOLDERS
 
-_OF: dict[tuple[str, ...], list[tuple[int | str, ...]]] = {
-    ("int",): [(1,), (11,)],
-    ("str",): [("t",), ("t:u",)],
-    ("str", "str"): [("t:u", "1")],
-}
-"""What keys are of, by the types of the parameters."""
+_NUMBERS = (1, 11)
+
+
+def keys_by_kind(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Name of a constant or a function -> its keys, of these texts of users and of two slots, shards and partitions."""
+    modules = [f"engine.features.{name}.keys" for name in FOLDERS]
+    members = [member for module in modules if find_spec(module) for member in vars(import_module(module)).items()]
+    members += vars(keys).items()
+    found = {name: [value] for name, value in members if name.endswith(("_KEY", "_PREFIX"))}
+    del found["ABSENT_KEY"], found["PAGES_PREFIX"]  # the latter is the beginning of others
+    for name, key_of in members:
+        if name.endswith(("_key", "_prefix")):
+            parameters = inspect.signature(key_of).parameters.values()
+            found[name] = [key_of(*of) for of in zip(*(_arguments(parameter, texts) for parameter in parameters), strict=False)]
+            if all(parameter.default is not inspect.Parameter.empty for parameter in parameters):
+                found[name].append(key_of())
+    return found
+
+
+def _arguments(parameter: inspect.Parameter, texts: Sequence[str]) -> Sequence[str | int]:
+    if parameter.annotation == "int":
+        return _NUMBERS
+    return FIGURES if parameter.name == "figure" else texts
 
 
 def all_keys() -> list[str]:
     """Every key there can be of two users, tenants, slots, shards and partitions."""
-    modules = [f"engine.features.{name}.keys" for name in FOLDERS]
-    members = [member for module in modules if find_spec(module) for member in vars(import_module(module)).items()]
-    members += vars(keys).items()
-    found: list[str] = [value for name, value in members if name.endswith(("_KEY", "_PREFIX"))]
-    found.remove(keys.ABSENT_KEY)
-    found.remove(keys.PAGES_PREFIX)  # the beginning of others
-    for name, key_of in members:
-        if name.endswith(("_key", "_prefix")):
-            parameters = inspect.signature(key_of).parameters.values()
-            found += [key_of(*of) for of in _OF[tuple(parameter.annotation for parameter in parameters)]]
-            if all(parameter.default is not inspect.Parameter.empty for parameter in parameters):
-                found.append(key_of())
-    return found
+    return [key for found in keys_by_kind(["t", "t:u"]).values() for key in found]

@@ -140,7 +140,7 @@ SLOW = {
     "tenant": "default", "user": NASTY, "behind": 4, "edge": "edge-0", "session": "s", "device": NASTY, "transport": "sse", "since": 1,
     "sent": 4, "unacknowledged": 2, "oldest": 5, "rtt_ms": 0, "exhausted": 0,
 }  # fmt: skip
-RECORD = {"part": "shard-0", "origin": NASTY, "at": 5, "bytes": 100, "beginning": "0102", "key": "{shard-0}quarantine"}
+RECORD = {"part": "shard-0", "origin": NASTY, "at": 5, "bytes": 100, "beginning": "0102", "key": "shard-0:quarantine"}
 TENANT = {"tenant": "default", "users": 95, "stored_bytes": 5000, "topics": 1, "signal_names": 0}
 
 

@@ -27,5 +27,5 @@ async def _check(reader: RecordReader, key: bytes) -> None:
 DATA: Final = FeatureData(
     "growing messages",
     INDEXES,
-    (StoredKind(_NAME, rb"\{s\d+\}growth:", "nothing: it does not end; its publisher begins it anew", _check),),
+    (StoredKind(_NAME, rb"s\d+:growth:", "nothing: it does not end; its publisher begins it anew", _check),),
 )

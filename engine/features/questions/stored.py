@@ -29,7 +29,7 @@ DATA: Final = FeatureData(
     (
         StoredKind(
             _NAME,
-            rb"\{s\d+\}(questions|answers|votes):",
+            rb"s\d+:(questions|answers|votes):",
             "nothing: it has no answer for its asker, who asks again under another id",
             _check,
         ),

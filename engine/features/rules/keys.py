@@ -15,19 +15,19 @@ def rules_state_key(tenant: str = "") -> str:
 
     `tenant`: whose own they are; "": the operator's.
     """
-    return f"{{rules}}state:{tenant}" if tenant else "{rules}state"
+    return f"rules:state:{tenant}" if tenant else "rules:state"
 
 
 def rules_texts_key(tenant: str = "") -> str:
     """Hash: number of a version -> its text."""
-    return f"{{rules}}texts:{tenant}" if tenant else "{rules}texts"
+    return f"rules:texts:{tenant}" if tenant else "rules:texts"
 
 
-RULES_TENANTS_KEY: Final = "{rules}tenants"
+RULES_TENANTS_KEY: Final = "rules:tenants"
 """Hash: tenant that has rules of its own -> the stamp of their state."""
 
-RECORDED_EVENTS_KEY: Final = "{rules}events"
+RECORDED_EVENTS_KEY: Final = "rules:events"
 """Stream: a sample of recent events, for dry runs; it expires."""
 
-INDEXES: Final = rb"event:.*|\{rules\}(events|tenants)"
+INDEXES: Final = rb"event:.*|rules:(events|tenants)"
 """Keys without bodies and numbers of messages (`engine.store.stored_kinds`)."""

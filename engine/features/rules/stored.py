@@ -38,7 +38,7 @@ DATA: Final = FeatureData(
     "rules",
     INDEXES,
     (
-        StoredKind(_NAME, rb"\{rules\}state(:|$)", _ADVICE, _check_state),
-        StoredKind(_NAME, rb"\{rules\}texts(:|$)", _ADVICE, _check_texts),
+        StoredKind(_NAME, rb"rules:state(:|$)", _ADVICE, _check_state),
+        StoredKind(_NAME, rb"rules:texts(:|$)", _ADVICE, _check_texts),
     ),
 )

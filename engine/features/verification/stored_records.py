@@ -66,10 +66,10 @@ _DAMAGE_MAX: Final = 1000
 _STAMP_BYTES: Final = 4
 _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _INDEXES: Final = re.compile(
-    rb"engine:(meta|epoch|replicated|lease|link-key)|\{[^{}]{1,200}\}trimmed|session:stream|\{ids\}state"
-    rb"|\{s\d{1,2}\}(epoch|head|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,2}\}quarantine"
-    rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
-    rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{tenants\}.*|\{outcomes\}(stream|state)",
+    rb"engine:(meta|epoch|replicated|lease|link-key)|trimmed:.*|session:stream|ids:state"
+    rb"|s\d{1,2}:(epoch|head|mark|online|windows|looks|floor|held|topics)|shard-\d{1,2}:quarantine"
+    rb"|t\d{1,2}:(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
+    rb"|broadcasts:(state|parts|dropped|lost|of:.*)|tenants:.*|outcomes:(stream|state)",
     re.DOTALL,
 )
 """Of the kernel; those of features are in their `FeatureData`."""
@@ -234,7 +234,7 @@ class Verification:
             return None
 
     async def _offline(self, key: bytes, _: int) -> None:
-        mailbox = key.partition(b"}offline:uid:")[2].decode(errors="replace")
+        mailbox = key.partition(b":offline:uid:")[2].decode(errors="replace")
         if key.decode(errors="replace") != offline_prefix(slot_of(mailbox)) + mailbox:
             self.found("unknown key", key, b"", f"the user belongs to slot {slot_of(mailbox)}")
             return
@@ -357,8 +357,8 @@ _EXACT: Final = {
     **{handed_events_key(shard).encode(): ("handed events", shard) for shard in range(SLOTS)},
 }
 _BEGINNINGS: Final = (
-    (re.compile(rb"\{s\d+\}offline:uid:"), "offline message"),
-    (re.compile(rb"\{s\d+\}id:"), "accepted id of an audience"),
+    (re.compile(rb"s\d+:offline:uid:"), "offline message"),
+    (re.compile(rb"s\d+:id:"), "accepted id of an audience"),
     (re.compile(re.escape(IDS_PREFIX.encode()) + rb"\d+$"), "accepted id"),
 )
 

@@ -24,7 +24,7 @@ async def test_what_is_in_storage_is_shown_a_bounded_part_at_a_time() -> None:
         figures = world.figures
         figures.points = [b'{"at":1,"over_ms":10,"published":5}']
         figures.tenants = {name: {"users": 1, "stored_bytes": 2, "topics": 3, "signal_names": 4} for name in "abc"}
-        figures.records = [QuarantinedRecord("shard-0", "journal 1-0", 7, 3, "010203", "{shard-0}quarantine")]
+        figures.records = [QuarantinedRecord("shard-0", "journal 1-0", 7, 3, "010203", "shard-0:quarantine")]
 
         async def get(path: str) -> object:
             return (await client.get(path)).json()
@@ -32,7 +32,7 @@ async def test_what_is_in_storage_is_shown_a_bounded_part_at_a_time() -> None:
         assert await get("/v1/load") == {"every_ms": 10_000, "points": [{"at": 1, "over_ms": 10, "published": 5}]}
         row = {"users": 1, "stored_bytes": 2, "topics": 3, "signal_names": 4}
         assert await get("/v1/tenants") == {"tenants": [{"tenant": name, **row} for name in "ab"], "quotas": {"tenant_users_max": 9}}
-        record = {"part": "shard-0", "origin": "journal 1-0", "at": 7, "bytes": 3, "beginning": "010203", "key": "{shard-0}quarantine"}
+        record = {"part": "shard-0", "origin": "journal 1-0", "at": 7, "bytes": 3, "beginning": "010203", "key": "shard-0:quarantine"}
         assert await get("/v1/quarantine") == {"total": 1, "records": [record]}
 
 

@@ -17,9 +17,9 @@ async def test_records_of_every_shard_and_partition_are_shown_the_newest_first(r
     records, total = await Quarantine(redis_client).newest(10)
     assert total == 3
     assert records == [
-        QuarantinedRecord("shard-31", "page t:\xff", 9, 1, "02", "{shard-31}quarantine"),
-        QuarantinedRecord("timers-3", "3-a", 7, 2, "0304", "{t3}quarantine"),
-        QuarantinedRecord("shard-0", "journal 1-0", 5, 100, "01" * 48, "{shard-0}quarantine"),
+        QuarantinedRecord("shard-31", "page t:\xff", 9, 1, "02", "shard-31:quarantine"),
+        QuarantinedRecord("timers-3", "3-a", 7, 2, "0304", "t3:quarantine"),
+        QuarantinedRecord("shard-0", "journal 1-0", 5, 100, "01" * 48, "shard-0:quarantine"),
     ]
     assert [record.part for record in (await Quarantine(redis_client).newest(1))[0]] == ["shard-31"]
 

@@ -54,11 +54,11 @@ async def test_confirmations_are_counted_up_to_the_limit_of_each_name_and_then_a
     store = AddressStore(redis_client, Config())
     assert [(await store.count_asked({"user": 9, "address": 2}, 60_000)).wait_ms for _ in range(2)] == [0, 0]
     assert 0 < (await store.count_asked({"user": 9, "address": 2}, 60_000)).wait_ms <= 60_000
-    assert await redis_client.get("{channels}asked:user") == b"2", "a refused one does not count"
+    assert await redis_client.get("channels:asked:user") == b"2", "a refused one does not count"
     await store.uncount_asked(["address", "unknown"])
     assert [(await store.count_asked({"address": 2}, 60_000)).wait_ms > 0 for _ in range(2)] == [False, True]
     assert (await store.count_asked({"other": 1}, 1)).wait_ms == 0
-    while await redis_client.exists("{channels}asked:other"):
+    while await redis_client.exists("channels:asked:other"):
         await asyncio.sleep(0.001)
     assert (await store.count_asked({"other": 1}, 1)).wait_ms == 0
 
@@ -84,7 +84,7 @@ async def test_a_channel_is_used_up_to_its_cap_in_the_rolling_window_and_a_repea
     assert await store.count_told("acme:ann", "push", cap, "c"), "each channel counts its own"
     assert await store.count_told("acme:ann", "email", ChannelCap("alert", 2, 60_000), "c")
     assert await store.count_told("acme:bob", "email", cap, "c")
-    (key, *_) = sorted(await redis_client.keys("{channels}told:*"))
+    (key, *_) = sorted(await redis_client.keys("channels:told:*"))
     assert 0 < await redis_client.pttl(key) <= 60_000
     brief = ChannelCap("brief", 1, 1)
     assert await store.count_told("acme:ann", "email", brief, "a")

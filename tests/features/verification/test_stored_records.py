@@ -223,22 +223,22 @@ async def test_damaged_events_for_another_shard_are_found(data: Redis) -> None:
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
     packed = await data.get(SLOTS_KEY)
     await data.set(SLOTS_KEY, packed[:-1] + b"\x00")
-    await data.set("{s1}pagf", "x")
+    await data.set("s1:pagf", "x")
     found = await damage_of(data)
     await data.set(SLOTS_KEY, packed)
-    await data.delete("{s1}pagf")
-    assert {(one.kind, one.key) for one in found} == {("slot map", SLOTS_KEY), ("unknown key", "{s1}pagf")}
+    await data.delete("s1:pagf")
+    assert {(one.kind, one.key) for one in found} == {("slot map", SLOTS_KEY), ("unknown key", "s1:pagf")}
     assert msgspec.json.encode(found)
 
 
 @pytest.mark.parametrize(
     ("kind", "key", "field", "value"),
     [
-        ("question", f"{{s{slot_of('t:u')}}}questions:t:u", "q1", b"\xc1"),
-        ("growing message", f"{{s{slot_of('t:u')}}}growth:3:t:u:g1", "head", b"\xc1"),
-        ("rules", "{rules}state", "state", b"{"),
-        ("rules", "{rules}texts:t", "1", b"\xff"),
-        ("addresses", "{channels}of:t", "u", b"no checksum"),
+        ("question", f"s{slot_of('t:u')}:questions:t:u", "q1", b"\xc1"),
+        ("growing message", f"s{slot_of('t:u')}:growth:3:t:u:g1", "head", b"\xc1"),
+        ("rules", "rules:state", "state", b"{"),
+        ("rules", "rules:texts:t", "1", b"\xff"),
+        ("addresses", "channels:of:t", "u", b"no checksum"),
     ],
 )
 async def test_a_damaged_record_of_a_feature_is_found(data: Redis, kind: str, key: str, field: str, value: bytes) -> None:

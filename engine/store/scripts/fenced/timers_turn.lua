@@ -1,6 +1,6 @@
 -- One turn: advance the claim horizons of timer partitions; then of some partitions, one after another, remove fired timers, move postponed
 -- ones, apply requests in order, read a page. Idempotent. Writes to all partitions or, when one has another owner, to none.
--- KEYS: of each partition (same hash tag): epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, young, unpaged; of
+-- KEYS: of each partition: epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, young, unpaged; of
 --       each partition to be claimed: epoch, claimed; then of all tenants: users, bytes; prefix of the keys of pages; of ids
 --       (accepted_ids.lua): state, prefix of the buckets
 -- ARGV: epoch, now, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record, how long ids are remembered in
