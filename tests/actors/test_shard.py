@@ -274,7 +274,7 @@ async def everything_of(client: Redis, user: str) -> list[bytes]:
     await client.config_set("rdbcompression", "no")  # or DUMP would hide names
     named = []
     for key, (dump, _) in (await Moment.taken(client)).values.items():
-        if user.encode() in key + dump and b"id:" not in key:
+        if user.encode() in key + dump and b":id:" not in key:
             named.append(key)
     return named
 
