@@ -155,7 +155,7 @@ def _run(arguments: list[str]) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "bench", *arguments, "--json"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ended.returncode != 0:
-        raise SystemExit(f"python -m bench {' '.join(arguments)} failed; the same command goes on from here")
+        raise SystemExit(f"python -m bench {' '.join(arguments)} failed; what was measured before is kept")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
