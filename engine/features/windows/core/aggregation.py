@@ -44,6 +44,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
@@ -179,7 +180,11 @@ def _counted(window: AggregationWindow, item: WindowItem) -> AggregationWindow:
     return msgspec.structs.replace(
         window,
         envelope=msgspec.structs.replace(
-            first, priority=min(first.priority, newest.priority), retain=first.retain or newest.retain, body=newest.body
+            first,
+            priority=min(first.priority, newest.priority),
+            retain=first.retain or newest.retain,
+            body=newest.body,
+            policy_terms=_joint_terms(first.policy_terms, newest.policy_terms),
         ),
         expires_ms=max(window.expires_ms, item.expires_ms),
         count=window.count + 1,
@@ -188,6 +193,15 @@ def _counted(window: AggregationWindow, item: WindowItem) -> AggregationWindow:
         marks=[*window.marks[1 - MARKS_MAX :], mark_of(item)],
         types=_with_type(window.types, newest),
     )
+
+
+def _joint_terms(first: PolicyTerms | None, newest: PolicyTerms | None) -> PolicyTerms | None:
+    """Return the terms of the first message, with an `unless_active` that suppresses the summary only if it suppresses each message."""
+    if first is None or not first.unless_active_since_ms:
+        return first
+    newest_ms = 0 if newest is None else newest.unless_active_since_ms
+    since_ms = max(first.unless_active_since_ms, newest_ms) if newest_ms else 0
+    return msgspec.structs.replace(first, unless_active_since_ms=since_ms)
 
 
 def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:

@@ -485,6 +485,42 @@ def test_a_leading_message_is_evaluated_at_once_and_the_rest_of_its_window_at_it
     assert told(world, CAPPED, **leading).status == SUPPRESSED
 
 
+def since(world: World) -> PolicyTerms:
+    """Not delivered when the user is active after now."""
+    return PolicyTerms("", Category(), world.now_ms)
+
+
+@pytest.mark.parametrize("how", ["nothing", "checkpoint and crash", "rescue"])
+def test_a_summary_has_what_came_after_the_user_was_active(how: str) -> None:
+    world = World()
+    leading = {"merge": Merge(300, True), "collapse": "likes"}
+    world.connect(1)
+    world.now_ms += 5
+    assert told(world, since(world), **leading).status == ACCEPTED
+    world.now_ms += 5
+    world.acknowledge(1, 1)
+    world.now_ms += 5
+    assert told(world, since(world), **leading).status == MERGED
+    if how == "nothing":
+        assert [message["count"] for message in later(world)] == [2]
+        return
+    later_core(world, how)
+    later(world)
+    assert world.core.mailboxes["t:u"].head == 2
+
+
+@pytest.mark.parametrize("unless_active", [True, False])
+def test_a_summary_is_suppressed_only_if_each_message_would_be(unless_active: bool) -> None:
+    world = connected_world()
+    assert told(world).status == ACCEPTED
+    for late in (False, True):
+        terms = since(world) if unless_active or not late else None
+        assert told(world, terms, **WINDOW).status == MERGED
+        world.now_ms += 5
+    world.acknowledge(1, 1)
+    assert [message["count"] for message in later(world)] == ([] if unless_active else [2])
+
+
 # -- The digest. ---------------------------------------------------------------------------------------------------------
 FORUM = Profile(digest_types=("forum.*",))
 
