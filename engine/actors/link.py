@@ -412,10 +412,6 @@ class LinkServer:
         for state in list(self._sessions.values()):
             self._close(state)
 
-    def send(self, session: str, record: Struct) -> None:
-        """Queue a record for one caller; dropped if its session ended."""
-        self._queue(session, (record,))
-
     def _queue(self, session: str, records: Sequence[Struct]) -> None:
         state = self._sessions.get(session)
         if state is None:

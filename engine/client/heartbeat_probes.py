@@ -45,7 +45,7 @@ class HeartbeatProbes:
                 await asyncio.sleep(max(asked_s, every_s * (1 + JITTER * (2 * random.random() - 1))))
                 asked_s = await self._probe(http)
         finally:
-            http.abort()
+            http.close()
 
     async def _probe(self, http: HttpConnection) -> float:
         """Send one; returns for how long the engine wants no other."""

@@ -215,12 +215,8 @@ class HttpConnection:
         _, made = await loop.create_connection(_Exchange, self._address.host, self._address.port, ssl=self._ssl)
         return made
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the idle connections, and each other one after its answer. Requests that wait for their turn end."""
-        self.abort()
-
-    def abort(self) -> None:
-        """Likewise: there is nothing to wait for."""
         self._closed = True
         while self._idle:
             self._idle.pop().abort()

@@ -365,7 +365,6 @@ class Session:
             self._open.clear()
             self._early.clear()
             self._order.clear()
-        if frame.epoch != self._epoch:
             self._epoch, self._seq = frame.epoch, 0
         epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
         self._acked = seq if epoch == frame.epoch else 0

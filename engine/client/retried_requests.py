@@ -55,7 +55,7 @@ class Carrier(Protocol):
         Raises OSError when there is none; the request may have taken effect.
         """
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
 
 
@@ -157,7 +157,7 @@ class RetriedRequests:
     async def close(self) -> None:
         """Close the connections, and end what is to be repeated."""
         self._closed = True
-        await self._carrier.get().close()
+        self._carrier.get().close()
 
 
 def segment(name: str) -> str:

@@ -99,7 +99,7 @@ class EdgeCalls:
                 self._go_on(name)
             return response
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Do nothing: Ray closes its own connections."""
 
     async def _edge(self) -> tuple[str, Any]:

@@ -32,8 +32,8 @@ from engine.store.keys import (
     BROADCAST_LOG_KEY,
     BROADCAST_LOST_KEY,
     BROADCAST_PARTS_KEY,
+    BROADCAST_POSITIONS_PREFIX,
     BROADCAST_STATE_KEY,
-    broadcast_positions_key,
     idempotency_key,
 )
 from engine.store.lua import Replicas, Script
@@ -50,7 +50,7 @@ _KEYS: Final = [
     BROADCAST_PARTS_KEY,
     BROADCAST_DROPPED_KEY,
     BROADCAST_LOST_KEY,
-    broadcast_positions_key(""),
+    BROADCAST_POSITIONS_PREFIX,
 ]
 
 _READ_ENTRIES: Final = 200

@@ -224,10 +224,8 @@ BROADCAST_DROPPED_KEY: Final = "broadcasts:dropped"
 BROADCAST_LOST_KEY: Final = "broadcasts:lost"
 """Sorted set: audience, `<tenant> <topic>` -> position of its newest retained entry that has left. Those above the horizon only."""
 
-
-def broadcast_positions_key(tenant: str) -> str:
-    """Sorted set: the positions of a tenant's entries."""
-    return f"broadcasts:of:{tenant}"
+BROADCAST_POSITIONS_PREFIX: Final = "broadcasts:of:"
+"""Prefix; with a tenant appended, a sorted set: the positions of its entries."""
 
 
 # -- of tenants --------------------------------------------------------------------------------------------------------

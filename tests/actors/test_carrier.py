@@ -73,7 +73,7 @@ async def test_records_go_both_ways_and_none_of_them_through_ray(connected: tupl
     async with edge.running():
         for ref in range(1000):
             edge.link.send(wire.Probe(ref, "t:ann", "", 0))
-            actor.links.send(actor.opened[0], wire.Probed(ref, "connected", ref))
+            actor.links.send_all([(actor.opened[0], wire.Probed(ref, "connected", ref))])
             if ref % 50 == 0:
                 await asyncio.sleep(0)
         await until(lambda: len(actor.taken) == len(edge.heard) == 1000)
@@ -85,7 +85,7 @@ async def test_a_batch_larger_than_any_socket_buffer_arrives_whole(connected: tu
     body = os.urandom(3 << 20)
     async with edge.running():
         edge.link.send(wire.Post(1, "t:ann", False, 0, Envelope("m", b"", 1, True, body)))
-        actor.links.send(actor.opened[0], wire.Deliver(1, [(1, 1, body)]))
+        actor.links.send_all([(actor.opened[0], wire.Deliver(1, [(1, 1, body)]))])
         await until(lambda: bool(actor.taken and edge.heard))
         assert actor.taken[0].envelope.body == edge.heard[0].messages[0][2] == body
 

@@ -41,9 +41,9 @@ class Switching:
         self.requests.append((path, json.loads(body)))
         return await self._connections[self.at].request(method, path, headers, body, **options)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         for connection in self._connections:
-            await connection.close()
+            connection.close()
 
 
 @pytest.fixture

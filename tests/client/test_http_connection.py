@@ -55,7 +55,7 @@ async def serving(*steps: Step | bytes, connections_max: int = 8) -> AsyncIterat
         try:
             yield server, http
         finally:
-            await http.close()
+            http.close()
 
 
 async def get(http: HttpConnection, body: bytes = b"", timeout_s: float = 5) -> Response:
@@ -84,7 +84,7 @@ async def test_a_request_under_way_leaves_no_connection_after_close() -> None:
     async with serving(answer) as (_, http):
         request = asyncio.create_task(get(http))
         await asked.wait()
-        await http.close()
+        http.close()
         answered.set()
         assert (await request).body == b"hi"
         async with asyncio.timeout(5):
@@ -102,7 +102,7 @@ async def test_a_request_that_waits_for_its_turn_ends_with_close() -> None:
     async with serving(answer, connections_max=1) as (server, http):
         first, waiting = asyncio.create_task(get(http)), asyncio.create_task(get(http))
         await asked.wait()
-        await http.close()
+        http.close()
         answered.set()
         assert (await first).body == b"hi"
         with pytest.raises(ConnectionRefusedError, match="closed"):

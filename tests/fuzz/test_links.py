@@ -239,10 +239,10 @@ async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins
     async with background(link.run()):
         await until(lambda: link.open)
         peer.reply = spoiled
-        peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
+        peer.server.send_all([(peer.opened[0], wire.Probed(1, "connected", 1))])
         await until(lambda: link.sessions == 2 and link.open)
         assert got == []
-        peer.server.send(peer.opened[1], wire.Probed(2, "connected", 1))
+        peer.server.send_all([(peer.opened[1], wire.Probed(2, "connected", 1))])
         await until(lambda: got == [wire.Probed(2, "connected", 1)])
 
 
@@ -257,7 +257,7 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
     link = LinkCaller(RayPeer(peer), "edge-0", wire.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
     async with background(link.run()):
         await until(lambda: link.open)
-        peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
+        peer.server.send_all([(peer.opened[0], wire.Probed(1, "connected", 1))])
         await until(lambda: link.sessions == 2 and link.open)
 
 

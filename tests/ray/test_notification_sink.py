@@ -106,7 +106,7 @@ class Scripted:
     def _answer(self, status: int, body: Any) -> Response:
         return Response(status, {}, json.dumps(body).encode())
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def rows_of(*data: str) -> list[_Row]:

@@ -141,4 +141,4 @@ class PollLink:
 
     def abort(self) -> None:
         self._settling.close()
-        self._http.abort()
+        self._http.close()

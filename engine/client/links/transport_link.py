@@ -180,4 +180,4 @@ class SettlingRequests:
             raise LinkEnded(f"{what} failed: the answer is not an engine's: {error}") from error
 
     def close(self) -> None:
-        self._http.abort()
+        self._http.close()

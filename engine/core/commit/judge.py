@@ -19,7 +19,6 @@ from engine.core.mailbox.broadcast_log import Broadcast
 from engine.core.mailbox.judge_state import JudgeRecord
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
-from engine.core.model.message import timer_effect_id
 from engine.core.policy.conditions import GO, Again, Conditions, Drop, Go
 from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import Post, Timer
@@ -35,11 +34,6 @@ class Pending(Struct, gc=False):
     post: Post
     timer: str = ""
     unmet: Drop | None = None  # the condition of the timer that is not met
-
-    @property
-    def dedupe_id(self) -> str:
-        """The id under which a repeat is recognised; of a timer its own, since it takes effect once whatever message it carries."""
-        return timer_effect_id(self.timer) if self.timer else self.post.envelope.id
 
 
 class Answer(Struct, gc=False):
