@@ -148,11 +148,11 @@ class WindowJudge(PolicyJudge):
 
     def apply(self, mailbox: Mailbox, record: JudgeRecord) -> None:
         assert isinstance(record, Counted | Ended | Extended | Kept), "of this judge"
-        windows = windows_of(mailbox)
         if isinstance(record, Kept):
-            if windows is None or windows.applied <= record.windows.applied:
-                mailbox.judge_state = record.windows
+            # Also over a page with a higher number: it is older where the user was erased or forgotten since, and numbers began again.
+            mailbox.judge_state = record.windows
             return
+        windows = windows_of(mailbox)
         if windows is None:
             windows = mailbox.judge_state = Windows()
         if aggregation.apply(windows, record) and isinstance(record, Counted) and not record.seq:

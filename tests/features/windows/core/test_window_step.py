@@ -328,6 +328,24 @@ def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed()
     assert [message["id"] for message in shown(later(world))] == ["m2", "m1", "m3"]
 
 
+def test_a_window_since_an_erasure_outlasts_the_loss_of_the_erasure() -> None:
+    world = World()
+    like(world, "m1")
+    liked(world, "m2")
+    world.checkpoint()
+    pages, deadlines = world.pages.copy(), world.windows.copy()
+    world.tell(Erase(7, "t:u"))
+    world.persist()
+    liked(world, "m3")
+    world.pages, world.windows = pages, deadlines
+    world.journal = [(number, payload) for number, payload in enumerate(rebuild.payloads(world.core.mailboxes.values(), 1 << 20))]
+    for _ in range(2):
+        world.crash()
+        world.checkpoint(full=False)
+    world.attach(1)
+    assert [message["id"] for message in shown(later(world))] == ["m3"]
+
+
 def test_few_windows_close_with_one_group_and_the_others_with_the_next() -> None:
     world = World(windows_close_max=2)
     for n in range(5):
