@@ -20,7 +20,6 @@ from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.routing import partition_of_timer, split_key
 from engine.core.model.trace_context import TRACE_BYTES
 from engine.core.policy.preferences import PreferencesPatch
-from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import Overloaded, Unavailable
@@ -215,44 +214,32 @@ class ShardClient:
         Returns "" or why nothing was acknowledged.
         """
         self._metrics.acks += 1
-        answer = await self._ask(wire.Settled, lambda ref: wire.Settle(ref, key, seq, ids, client_ms, epoch), HIGH)
+        answer = await self.ask(wire.Settled, lambda ref: wire.Settle(ref, key, seq, ids, client_ms, epoch), HIGH)
         return answer.error
 
     async def refuse(self, key: str, ids: list[str], reason: str) -> None:
         """Refuse messages without a connection; on return they are in the dead-letter stream, or were settled before."""
-        await self._ask(wire.Settled, lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
+        await self.ask(wire.Settled, lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
         """Return whether the user is online, and its newest sequence number."""
-        return await self._ask(wire.Probed, lambda ref: wire.Probe(ref, key, client, seq), HIGH)
+        return await self.ask(wire.Probed, lambda ref: wire.Probe(ref, key, client, seq), HIGH)
 
     async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> wire.Subscribed:
         """Change a user's subscriptions; with nothing to change, read them."""
-        return await self._ask(wire.Subscribed, lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
-
-    async def set_profile(self, key: str, profile: Profile | None, *, keep_categories: bool = False) -> wire.ProfileIs:
-        """Store a user's profile, None to remove it; durable with the answer. `keep_categories` as in `SetProfile`."""
-        return await self._ask(wire.ProfileIs, lambda ref: wire.SetProfile(ref, key, profile, keep_categories))
+        return await self.ask(wire.Subscribed, lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
 
     async def change_profile(self, key: str, patch: PreferencesPatch) -> wire.ProfileIs:
         """Change what a user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
-        return await self._ask(wire.ProfileIs, lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
+        return await self.ask(wire.ProfileIs, lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
 
     async def get_profile(self, key: str) -> wire.ProfileIs:
         """A user's profile, and when they were last active."""
-        return await self._ask(wire.ProfileIs, lambda ref: wire.GetProfile(ref, key))
-
-    async def trace(self, key: str, id: str) -> wire.Traced:
-        """Return the state and the timeline of a user's message."""
-        return await self._ask(wire.Traced, lambda ref: wire.Trace(ref, key, id))
-
-    async def read_user(self, key: str) -> wire.UserIs:
-        """What an operator may see of a user: connections, counts, decisions."""
-        return await self._ask(wire.UserIs, lambda ref: wire.ReadUser(ref, key), LOW)
+        return await self.ask(wire.ProfileIs, lambda ref: wire.GetProfile(ref, key))
 
     async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False, before: int = 0) -> wire.BacklogIs:
         """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes, as `ReadBacklog` describes them."""
-        return await self._ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread, before), LOW)
+        return await self.ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread, before), LOW)
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
@@ -262,29 +249,19 @@ class ShardClient:
             _raise_unless_answered(answer)
         return call.answers
 
-    async def happened(
-        self, key: str, at_ms: int, event: str, follow: dict[str, str], ended: Sequence[str] = (), delivery: str = ""
-    ) -> wire.Followed:
-        """Record an event of a user at its shard, see `Happened`; durable with the answer."""
-        return await self._ask(wire.Followed, lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
-
-    async def erase(self, key: str) -> wire.ErasureDone:
-        """Erase a user in memory and storage, except for the user's timers."""
-        return await self._ask(wire.ErasureDone, lambda ref: wire.Erase(ref, key), HIGH)
-
     async def read_inbox(self, key: str, before: int, limit: int, view: int) -> wire.InboxIs:
         """Messages of a user's inbox, the newest first, see `ReadInbox`."""
-        return await self._ask(wire.InboxIs, lambda ref: wire.ReadInbox(ref, key, before, limit, view))
+        return await self.ask(wire.InboxIs, lambda ref: wire.ReadInbox(ref, key, before, limit, view))
 
     async def mark_inbox(
         self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int, epoch: str = ""
     ) -> wire.InboxMarked:
         """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
-        return await self._ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto, epoch))
+        return await self.ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto, epoch))
 
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
-        answer = await self._ask(wire.TimerAnswer, lambda ref: wire.Schedule(ref, False, timer))
+        answer = await self.ask(wire.TimerAnswer, lambda ref: wire.Schedule(ref, False, timer))
         if answer.status == wire.SCHEDULED and not answer.timers:
             self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
         return answer
@@ -340,7 +317,7 @@ class ShardClient:
             limit: 0 for as many as one answer may have. `detail` of the answer says whether there are more.
             after: due time and scheduled id of the last timer of the page before.
         """
-        return await self._ask(
+        return await self.ask(
             wire.TimerAnswer, lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse, *after)
         )
 
@@ -358,7 +335,7 @@ class ShardClient:
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
         """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""
-        answer = await self._ask(wire.TimerAnswer, lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
+        answer = await self.ask(wire.TimerAnswer, lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
         if answer.status == wire.OK and answer.count:
             self._metrics.cancelled(split_key(key)[0], answer.count)
             self.record(key, "cancelled", reason=f"{answer.count} of {collapse}" if collapse else f"all {answer.count}")
@@ -367,10 +344,10 @@ class ShardClient:
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> wire.TimerAnswer:
         if partition_of_timer(sid) is None:
             return wire.TimerAnswer(-1, wire.NOT_FOUND)
-        return await self._ask(wire.TimerAnswer, build, HIGH)
+        return await self.ask(wire.TimerAnswer, build, HIGH)
 
-    async def _ask(self, kind: type[_Answer], build: Callable[[int], Struct], priority: int = NORMAL) -> _Answer:
-        """The answer, of this kind, to a request. Raises Overloaded, Unavailable, Problem."""
+    async def ask(self, kind: type[_Answer], build: Callable[[int], Struct], priority: int = NORMAL) -> _Answer:
+        """The answer, of this kind, to the request that `build` makes with its `ref`. Raises Overloaded, Unavailable, Problem."""
         call = self._calls.begin(1, lambda ref: [self._readable(build(ref))], (priority,))
         await call.done
         answer = call.answers[0]

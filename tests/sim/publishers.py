@@ -20,7 +20,7 @@ from engine.core.model.category import CHOICES
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
-from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
+from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE, ProfileIs, SetProfile
 from engine.errors import EngineError, Unavailable
 from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
@@ -315,7 +315,7 @@ class Publisher:
 
     async def _set_profile(self, key: str, wishes: Profile, gateway: Any) -> None:
         with contextlib.suppress(EngineError):
-            answer = await gateway.shard_client.set_profile(key, wishes)
+            answer = await gateway.shard_client.ask(ProfileIs, lambda ref: SetProfile(ref, key, wishes))
             self._tell(key, f"{self.name} is told {answer.status} about the profile of {key}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)

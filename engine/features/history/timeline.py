@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from engine.core.model.routing import split_key
-from engine.core.wire.records import Step, Timer
+from engine.core.wire.records import Step, Timer, Trace, Traced
 from engine.errors import Unavailable
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import not_found
@@ -47,7 +47,7 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
         Unavailable: one of them did not answer.
     """
     traced, timers, archived = await asyncio.gather(
-        shard_client.trace(key, id), _timers_of(shard_client, key, id), _archived(steps_of, key, id)
+        shard_client.ask(Traced, lambda ref: Trace(ref, key, id)), _timers_of(shard_client, key, id), _archived(steps_of, key, id)
     )
     steps, state = list(traced.steps), traced.state
     for timer in timers:

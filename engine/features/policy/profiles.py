@@ -21,7 +21,7 @@ from engine.core.model.category import ANY_CHOICE, INBOX
 from engine.core.model.routing import split_key
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE, Profile, shown
-from engine.core.wire.records import OK, OVERLOADED, ProfileIs
+from engine.core.wire.records import OK, OVERLOADED, ProfileIs, SetProfile
 from engine.errors import Invalid, Unavailable
 from engine.features.policy.core.preferences_json import NOTHING, PatchText, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits, ProfileText, parse_profile, profile_decoder
@@ -58,7 +58,7 @@ async def get(shard_client: ShardClient, key: str) -> ProfileIs:
 
 async def put(shard_client: ShardClient, key: str, profile: Profile | None, *, keep_categories: bool = False) -> ProfileIs:
     """Store a profile, None to remove it; durable on return. `keep_categories`: the choices for categories stay. Raises as `get`."""
-    return _good(await shard_client.set_profile(key, profile, keep_categories=keep_categories))
+    return _good(await shard_client.ask(ProfileIs, lambda ref: SetProfile(ref, key, profile, keep_categories)))
 
 
 class Preferences:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.routing import mailbox_key, timer_id
-from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED, USERS_FULL, USERS_FULL_RETRY_MS
+from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED, USERS_FULL, USERS_FULL_RETRY_MS, Followed, Happened
 from engine.features.rules.core.rules import Notification
 from engine.features.rules.core.staging import RulesInForce
 from engine.gateway.shard_client import ShardClient
@@ -84,7 +84,9 @@ class InactivityTimers:
         return {(user, rule): sid for user, timers in zip(follow, recorded, strict=True) for rule, sid in timers.items()}
 
     async def _record(self, key: str, event: Happening, follow: dict[str, str], ended: Sequence[str] = ()) -> dict[str, str]:
-        answer = await self._shard_client.happened(key, event.at_ms, event.name, follow, ended, event.delivery)
+        answer = await self._shard_client.ask(
+            Followed, lambda ref: Happened(ref, key, event.at_ms, event.name, follow, list(ended), event.delivery)
+        )
         if answer.status != OK:
             raise unavailable("durable storage did not answer", RETRY_AFTER_S)
         return follow | answer.timers

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from engine.core.wire.records import FIRING, OK
+from engine.core.model.constants import HIGH
+from engine.core.wire.records import FIRING, OK, Erase, ErasureDone
 from engine.errors import StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
 
@@ -43,5 +44,5 @@ async def erase_user(gateway: Gateway, key: str, timeout_ms: int) -> None:
         if clock() > deadline_ms:
             raise Unavailable("timers of this user are firing; repeat it")
         await asyncio.sleep(_FIRING_S)
-    if (await shard_client.erase(key)).status != OK:
+    if (await shard_client.ask(ErasureDone, lambda ref: Erase(ref, key), HIGH)).status != OK:
         raise Unavailable("durable storage did not answer")

@@ -19,6 +19,8 @@ from msgspec import Raw
 
 from engine.api.scheduled import as_json
 from engine.config import Config
+from engine.core.model.constants import LOW
+from engine.core.wire.records import ReadUser, UserIs
 from engine.features.user_data.user_reports import state_of
 from engine.gateway.gateway import Gateway
 from engine.store.pending_bodies import PendingBodies
@@ -70,7 +72,7 @@ class UserExport:
         yield bytes(waiting)
 
     async def _parts(self, key: str) -> AsyncIterator[bytes]:
-        state = state_of(key, await self._shard_client.read_user(key))
+        state = state_of(key, await self._shard_client.ask(UserIs, lambda ref: ReadUser(ref, key), LOW))
         yield _encode(state | {"at": self._gateway.wall_ms()})[:-1]
         lists: Mapping[str, AsyncIterator[bytes]] = {
             "scheduled": self._scheduled(key),

@@ -14,9 +14,10 @@ from msgspec import Raw, Struct
 
 from engine.api.scheduled import as_json, raise_unless_ok
 from engine.config import Config
+from engine.core.model.constants import LOW
 from engine.core.model.routing import split_key
 from engine.core.policy.profile import NO_PROFILE, shown
-from engine.core.wire.records import ConnectionState, Step, UserIs
+from engine.core.wire.records import ConnectionState, ReadUser, Step, UserIs
 from engine.gateway.shard_client import ShardClient
 from engine.store.pending_bodies import PendingBodies
 
@@ -45,7 +46,7 @@ async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, con
     """
     rows_max = config.user_report_rows_max
     user, backlog, listed = await asyncio.gather(
-        shard_client.read_user(key),
+        shard_client.ask(UserIs, lambda ref: ReadUser(ref, key), LOW),
         shard_client.read_backlog(key, rows_max, config.user_report_bytes_max),
         shard_client.list_timers(key, limit=rows_max),
     )

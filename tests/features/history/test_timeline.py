@@ -76,7 +76,7 @@ class AskedShard:
     def __init__(self, traced: wire.Traced) -> None:
         self.traced = traced
 
-    async def trace(self, _key: str, _id: str) -> wire.Traced:
+    async def ask(self, _kind: type[wire.Traced], _build: object) -> wire.Traced:
         return self.traced
 
     async def every_timer(self, _key: str) -> AsyncIterator[wire.Timer]:
