@@ -144,18 +144,20 @@ class Marked(Struct, array_like=True, tag=16, gc=False):
 
 
 class Inboxed(Struct, array_like=True, tag=17, gc=False):
-    """A user's inbox as it is; written by `engine.core.journal.rebuild` only, behind the messages."""
+    """A user's inbox as it is; written by `engine.core.journal.rebuild` only, behind the messages. `head`: as of `Erased`."""
 
     key: str
     inbox: StoredInbox
+    head: int = -1
 
 
 class Remembered(Struct, array_like=True, tag=6, gc=False):
-    """A user's whole state, and when they were last active; written by `engine.core.journal.rebuild` only."""
+    """A user's whole state, and when they were last active; written by `engine.core.journal.rebuild` only. `head`: as of `Erased`."""
 
     key: str
     user_state: UserState | None
     seen_ms: int
+    head: int = -1
 
 
 KernelRecord = StoredMessage | Handled | Adopted | Topics | Profiled | Noticed | Erased | Decided | Remembered | Marked | Inboxed

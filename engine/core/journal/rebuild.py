@@ -6,7 +6,7 @@ mailbox has reached is present already, a later one is added, and a number betwe
 that had left memory for the lost part of the streams cannot be restored.
 
 The state of the judge is restored, and so are profiles and the counters of limits. The counters follow the messages, which
-replay would count a second time.
+replay would count a second time. A page with a higher number was written later: replay leaves its counters and its inbox.
 
 A broadcast is restored with its body, like any other message: the log may have lost it too.
 
@@ -69,9 +69,9 @@ def _records(mailbox: Mailbox) -> Iterator[Record]:
         yield StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, timers.get(seq, ""))
     if mailbox.topics or mailbox.log_pos:
         yield Topics(mailbox.key, mailbox.topics, mailbox.log_pos)
-    yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms)
+    yield Remembered(mailbox.key, mailbox.user_state, mailbox.seen_ms, mailbox.head)
     if mailbox.judge_state is not None:
         yield mailbox.judge_state.whole(mailbox.key)  # also an empty one: the page that is left may have more
     yield Handled(mailbox.key, floor, acked, mailbox.head)
     if mailbox.inbox is not None:
-        yield Inboxed(mailbox.key, mailbox.inbox.to_stored())
+        yield Inboxed(mailbox.key, mailbox.inbox.to_stored(), mailbox.head)

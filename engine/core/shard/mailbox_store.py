@@ -220,6 +220,10 @@ class MailboxStore:
                     broadcast_step.replay(mailbox, record, seq, self.log, self._config.recent_ids, inbox_only=key in inbox_only)
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
+            if isinstance(record, Erased):
+                self._removals[record.key] = True
+            if isinstance(record, Erased | Remembered | Inboxed) and 0 <= record.head < mailbox.head:
+                continue  # the page has what came since
             if isinstance(record, StoredMessage):
                 self._begin(record.key, record.seq)
                 apply_stored(mailbox, record, self._config, self.judge)
@@ -227,10 +231,6 @@ class MailboxStore:
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
             elif isinstance(record, Profiled | Noticed | Erased | Decided | Remembered):
-                if isinstance(record, Erased):
-                    self._removals[record.key] = True
-                    if 0 <= record.head < mailbox.head:
-                        continue  # the page has what came since
                 apply_note(mailbox, record, self._config.decisions_max)
             elif isinstance(record, Marked | Inboxed):
                 apply_mark(mailbox, record)

@@ -255,6 +255,19 @@ def test_a_cap_holds_within_a_group_across_groups_and_after_whatever_happens_to_
     assert told(world, CAPPED).status == ACCEPTED
 
 
+def test_a_page_newer_than_a_rescue_keeps_what_it_counts() -> None:
+    world = World()
+    told(world, CAPPED)
+    later_core(world, "rescue")
+    world.connect(1)
+    told(world, CAPPED)
+    world.detach(1)
+    world.settle()
+    world.checkpoint(full=False)
+    world.crash()
+    assert told(world, CAPPED).status == SUPPRESSED
+
+
 def test_one_users_cap_is_nobody_elses_and_high_priority_passes_it() -> None:
     world = World()
     for _ in range(2):
@@ -640,6 +653,19 @@ def test_what_is_in_the_inbox_only_stays_there_and_unsent(how: str) -> None:
     said = world.connect(1)
     assert [message["seq"] for message in shown(said)] == [1, 4]
     assert of(said, GapRange) == []
+
+
+def test_a_page_newer_than_a_rescue_keeps_what_is_in_its_inbox() -> None:
+    world = reader()
+    told(world, type="feed.like")
+    later_core(world, "rescue")
+    world.connect(2)
+    told(world, type="feed.reply")
+    world.detach(2)
+    world.settle()
+    world.checkpoint(full=False)
+    world.crash()
+    assert listed(world)[0] == [(2, False), (1, True)]
 
 
 def test_what_is_for_the_inbox_only_pushes_out_nothing_that_waits_to_be_sent() -> None:
