@@ -255,14 +255,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
     rules_poll_ms: Positive = 500  # how often it looks for another version of stored rules: in force on every edge within a second
     rules_bytes_max: Positive = 256 << 10  # of one version: a thousand rules of average length
-    rules_versions_max: Annotated[int, Meta(ge=3, le=NUMBER_MAX)] = 50  # kept for rolling back: 12 MiB of the largest
     recorded_events_max: Positive = 2000  # for dry runs, of all tenants: 16 MiB of the largest
     recorded_event_bytes_max: Positive = 8 << 10  # larger ones are not recorded
     recorded_events_per_s: NonNegative = 50  # at one edge: a sample under load, for 0.1 % of a core. 0: none, no dry runs
     recorded_events_of_tenant_per_s: Positive = 10  # of these: a busy tenant leaves room for others
     recorded_events_keep_s: Positive = 86_400  # a day has all kinds; and they hold data of users, who may be erased
     dry_run_events_max: Positive = 500  # looked at by one dry run: two seconds of a thread with a thousand rules
-    dry_run_users_max: Positive = 500  # asked for their level and language by one
     signals_flush_ms: Positive = 1000  # counter signals are added in batches of this time; those on an edge that dies are lost
     signals_names_max: Positive = (
         20_000  # different names in one batch: about 4 MB; a tenant alone has half of them, further ones are dropped and counted
@@ -350,10 +348,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inbox_unwritten_bytes_max: Positive = 32 << 20  # acknowledged messages at one shard that no checkpoint has written: beyond it one is
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
     confirm_link_s: Positive = 3600  # somebody who gives an address looks into its mailbox at once
-    confirm_span_s: Positive = 86_400  # in which the two limits below count
-    confirm_user_max: Positive = 5  # mails of confirmation that one user causes: nobody has more addresses to try in a day
-    confirm_address_max: Positive = 3  # ... and that one address gets, whoever asks: a stranger's, perhaps
-    confirm_calls_max: Positive = 8  # mails of confirmation that one edge sends at once; beyond them 503
     unsubscribe_link_s: Positive = 5 * 365 * 86_400  # a link in an old mail must work; the law wants 30 days to 2 years
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
@@ -387,7 +381,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     growing_buffer_bytes_max: Positive = 32 << 20  # text at one edge that storage does not have: seconds of it while storage is slow
     growing_parts_max: Positive = 5000  # of one request: some 20 ms of an edge
     growing_progress_chars_max: Positive = 200  # of the text of a progress: a line under its bar
-    growing_waits_max: Positive = 1000  # readers that wait for text at one edge, which looks for all of them at once
     growing_poll_ms: Positive = 200  # between two such looks, as `question_poll_ms`
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
     suspects_max: Positive = (
@@ -405,11 +398,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     event_poll_ms: Positive = 200  # a waiting consumer looks for new events; one look costs Redis some 20 us
     event_polls_max: Positive = 100  # consumers of events that wait at one edge
     event_lease_ms: Positive = 30_000  # a silent consumer has its group for so long: above what an edge waits, and what a batch takes
-    sweep_pages_max: Positive = 2000  # looked at in one go: some 100 ms of the shard, a page at a time
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard and per partition of timers
     operator_rows_max: Positive = 100  # tenants, topics, quarantined records, slow clients of one answer: some 30 KB
-    user_report_rows_max: Positive = 50  # pending messages, and timers, of one user in one answer
-    user_report_bytes_max: Positive = 256 << 10  # and the bytes of these messages
     slow_client_ms: Positive = 1000  # a client with an older unacknowledged message is slow: above the round trip of any network
 
     # -- internal: broadcasts ------------------------------------------------------------------------------------------
@@ -465,7 +455,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail
     list_timers_max: Positive = 1000
     list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and marked as such
-    timer_release_ms: Positive = 1000  # for the scheduler that had a partition to release it, then it is taken; it reads the map as often
     slots_refresh_ms: Positive = 1000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
 
     # -- internal: links -----------------------------------------------------------------------------------------------
@@ -530,12 +519,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     autoscale_up_share: float = 0.7  # of what an actor can do: queues are still short, and a machine for the next one takes a minute
     autoscale_down_share: float = 0.3  # less than half of that, or the second actor would be ended as soon as it has come
     connection_moves_per_s: Positive = 50  # of an edge, when another one joins: a twentieth of what an edge can welcome
-    connection_moves_min: Positive = 50  # an edge with so many more than the mean lets them go: fewer are no load
     autoscale_target_share: float = 0.5  # which a change of the number aims at; between both, so that its own effect does not undo it
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
-    object_store_bytes: Annotated[int, Meta(ge=75 << 20, le=NUMBER_MAX)] = (
-        256 << 20
-    )  # of a local Ray: link batches above 100 KB pass through it
 
 
 def _unpickled(values: dict[str, Any]) -> Config:

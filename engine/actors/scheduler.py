@@ -8,7 +8,7 @@ States; what is in memory belongs to the term, each partition in storage to the 
 the scheduler that has not released it yet
 
     taking over   not ready: link calls wait. It reads the slot map, waits until the other schedulers have released the partitions, for
-                  `timer_release_ms` at most, takes an epoch, sees that it is the newest process of its name and the map still the same,
+                  `_RELEASE_MS` at most, takes an epoch, sees that it is the newest process of its name and the map still the same,
                   fences the partitions and reads how far their timers are claimed. A map without this scheduler gives it no partition
     serving       a core, one asyncio timer for the next time it asks for, one turn of storage work at a time, a server for edges and
                   shards, and a look at the slot map every `slots_refresh_ms`, and at once when a link opens, a request comes for a
@@ -24,8 +24,8 @@ the other is, and keeps it. A scheduler that is fenced takes over anew, by the m
 
 What a crash does at each point, of the scheduler that gives a partition away (A) or the one that gets it (B):
 
-    the map is stored, A has not looked      A looks within `slots_refresh_ms`, or is fenced by B after `timer_release_ms`
-    A dies before it has released            B waits for `timer_release_ms`, then takes over. What A had handed out counts as claimed; the
+    the map is stored, A has not looked      A looks within `slots_refresh_ms`, or is fenced by B after `_RELEASE_MS`
+    A dies before it has released            B waits for `_RELEASE_MS`, then takes over. What A had handed out counts as claimed; the
                                              shards know it by its id. Unanswered requests are repeated by the edges
     A has released, B has not taken over     nobody has the partition; its timers wait. A request is answered with `Moved` until the edge
                                              has the newer map, and then waits for B
@@ -94,6 +94,9 @@ _STEP_DOWN_S: Final = 0.5
 
 _FLUSH_S: Final = 0.1
 """And then for answers to leave: several intervals of a link."""
+
+_RELEASE_MS: Final = 1000
+"""For the scheduler that had a partition to release it; then it is taken. That scheduler reads the map as often."""
 
 _RELEASE_LOOK_S: Final = 0.01
 """Between looks whether partitions are released."""
@@ -335,7 +338,7 @@ class Scheduler(Server):
 
         Raises Fenced: this process was replaced.
         """
-        deadline_ms = self._context.monotonic_ms() + self._config.timer_release_ms
+        deadline_ms = self._context.monotonic_ms() + _RELEASE_MS
         while True:
             try:
                 self._term = await self._retry_storage(lambda: self._take_over(deadline_ms))

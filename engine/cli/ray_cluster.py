@@ -79,6 +79,7 @@ _NOT_JOINED: Final = (
     "RAY_AUTH_MODE=token"
 )
 
+_OBJECT_STORE_BYTES: Final = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
 _LEFTOVER_TIMEOUT_S: Final = 1.0
 _OTHER_ENGINE_S: Final = 5.0  # for the answer of another engine's controller
 
@@ -162,7 +163,7 @@ class RayCluster:
                     found = self._init(
                         address="local",
                         include_dashboard=False,
-                        object_store_memory=self._config.object_store_bytes,
+                        object_store_memory=_OBJECT_STORE_BYTES,
                         resources=LOCAL_RESOURCES,
                     )
                 self._processes = _descendants() - self._before

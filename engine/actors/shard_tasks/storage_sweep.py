@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _TENANTS_S: Final = 1.0
 """Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
 
+_PAGES_MAX: Final = 2000
+"""Pages looked at in one go: some 100 ms of the shard, a page at a time."""
+
 _LOADED: Final = 100
 """Mailboxes that are loaded at once: some milliseconds."""
 
@@ -76,11 +79,11 @@ class StorageSweep:
             slots = core.slot_map.slots_of(core.index)
             try:
                 await self._follower.sweep(swept_ms)
-                swept = await self._offline.sweep(slots, swept_ms, config.sweep_pages_max)
+                swept = await self._offline.sweep(slots, swept_ms, _PAGES_MAX)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", core.index, error)
                 continue
-            more = len(swept) == config.sweep_pages_max
+            more = len(swept) == _PAGES_MAX
             for start in range(0, len(swept), _LOADED):
                 for found in swept[start : start + _LOADED]:
                     core.swept(found)

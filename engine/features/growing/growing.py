@@ -79,6 +79,9 @@ _REFUSED: Final = frozenset((409, 413, 422))
 _FULL_RETRY_S: Final = 60
 """`Retry-After` for a user or tenant with too many messages that grow."""
 
+_WAITS_MAX: Final = 1000
+"""Readers that wait for text at one edge, which looks for all of them at once."""
+
 _ENGINE: Final = "engine"
 _NAME = tuple[str, str]
 """Mailbox key and id of a message."""
@@ -447,7 +450,7 @@ class Growing:
 
     async def _wait(self, name: _NAME, seen: tuple[Any, ...], seconds: float) -> None:
         """Return when the message may be another than was seen, or after so long. Raises Problem 429."""
-        if self._waits >= self._config.growing_waits_max:
+        if self._waits >= _WAITS_MAX:
             raise too_many_requests("as many readers wait for messages that grow as may", RETRY_AFTER_S)
         waiter = _Waiter(seen, asyncio.get_running_loop().create_future())
         waiters = self._waiting.setdefault(name, set())

@@ -46,6 +46,12 @@ log = logging.getLogger(__name__)
 _ASKED_AT_ONCE: Final = 50
 """Users whose shards are asked at the same time by a dry run."""
 
+_DRY_RUN_USERS_MAX: Final = 500
+"""Users whose level and language one dry run asks for."""
+
+_VERSIONS_MAX: Final = 50
+"""Versions that are kept for rolling back: 12 MiB of the largest."""
+
 
 class _StageRequest(Struct, forbid_unknown_fields=True):
     version: int
@@ -193,7 +199,7 @@ class RulesEndpoint:
         now_ms = self._gateway.wall_ms()
         asked = AskedByRules(rules.events_asked, rules.activity_asked)
         info = VersionInfo(stored.state.last + 1, now_ms, by, len(rules.rules), len(text.encode()), digest, asked)
-        state = stored.state.stored(info, self._config.rules_versions_max)
+        state = stored.state.stored(info, _VERSIONS_MAX)
         if share > 0:
             state = state.staged_to(info.version, share, by, now_ms)
         return self._answer(await self._change(stored, state, text), info.version)
@@ -303,7 +309,7 @@ class RulesEndpoint:
         run = partial(_outcomes, events, now, then)
         outcomes = await asyncio.to_thread(run, {}, asked)
         if asked:
-            outcomes = await asyncio.to_thread(run, await self._facts_of(list(asked)[: self._config.dry_run_users_max]), {})
+            outcomes = await asyncio.to_thread(run, await self._facts_of(list(asked)[:_DRY_RUN_USERS_MAX]), {})
         return _dry_run_shown(version, events, outcomes)
 
     def _select(self, found: Sequence[RecordedEvent], tenant: str | None, kind: str | None, limit: int) -> list[_Recorded]:

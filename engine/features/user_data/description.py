@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from engine.config import Config
+from engine.features.user_data.user_reports import ROWS_MAX
 from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, object_of, ref, rows
 from engine.http.description.operation import TENANT, Part, json_of, operation, user_in_path
 
@@ -61,7 +62,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """See `Description`."""
     messages = rows(seq=SEQ, id=_TEXT, type=_TEXT, priority=_TEXT, ts=TIME_MS, expires=TIME_MS, count=COUNT, data={})
     return {
@@ -81,8 +82,8 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             profile=ref("Profile"),
             events={"type": "object", "additionalProperties": TIME_MS, "description": "When events that rules refer to came last."},
             decisions=rows(optional=("until",), id=_TEXT, at=TIME_MS, event=_TEXT, reason=_TEXT, until=TIME_MS),
-            messages={**messages, "maxItems": config.user_report_rows_max, "description": "The newest pending ones."},
-            timers={"type": "array", "items": ref("Scheduled"), "maxItems": config.user_report_rows_max},
+            messages={**messages, "maxItems": ROWS_MAX, "description": "The newest pending ones."},
+            timers={"type": "array", "items": ref("Scheduled"), "maxItems": ROWS_MAX},
             active_at=TIME_MS,
         ),
         "UserExport": object_of(

@@ -38,7 +38,7 @@ def table(access: Access, bodies: PendingBodies, user_export: UserExport) -> End
 
     async def user_report(request: Request) -> Response:
         """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
-        return json_answer(await report(access.gateway.shard_client, bodies, key_of(request), access.config))
+        return json_answer(await report(access.gateway.shard_client, bodies, key_of(request)))
 
     def key_of(request: Request) -> str:
         """The mailbox key of a user whom the bearer may look at."""

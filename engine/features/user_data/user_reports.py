@@ -13,13 +13,18 @@ import msgspec
 from msgspec import Raw, Struct
 
 from engine.api.scheduled import as_json, raise_unless_ok
-from engine.config import Config
 from engine.core.model.constants import LOW
 from engine.core.model.routing import split_key
 from engine.core.policy.profile import NO_PROFILE, shown
 from engine.core.wire.records import ConnectionState, ReadUser, Step, UserIs
 from engine.gateway.shard_client import ShardClient
 from engine.store.pending_bodies import PendingBodies
+
+ROWS_MAX: Final = 50
+"""Pending messages, and timers, of one user in one answer."""
+
+_BYTES_MAX: Final = 256 << 10
+"""Of these messages."""
 
 
 class _Message(Struct):
@@ -36,7 +41,7 @@ class _Message(Struct):
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
-async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, config: Config) -> dict[str, Any]:
+async def report(shard_client: ShardClient, bodies: PendingBodies, key: str) -> dict[str, Any]:
     """The report of a user; for a user of whom nothing is known, one without anything.
 
     Raises:
@@ -44,19 +49,18 @@ async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, con
         Unavailable: the shard or the scheduler did not answer.
         StorageUnavailable: storage did not.
     """
-    rows_max = config.user_report_rows_max
     user, backlog, listed = await asyncio.gather(
         shard_client.ask(UserIs, lambda ref: ReadUser(ref, key), LOW),
-        shard_client.read_backlog(key, rows_max, config.user_report_bytes_max),
-        shard_client.list_timers(key, limit=rows_max),
+        shard_client.read_backlog(key, ROWS_MAX, _BYTES_MAX),
+        shard_client.list_timers(key, limit=ROWS_MAX),
     )
     timers = raise_unless_ok(listed).timers
-    stored = await bodies.read(key, backlog.cold, config.user_report_bytes_max) if backlog.cold else []
+    stored = await bodies.read(key, backlog.cold, _BYTES_MAX) if backlog.cold else []
     messages = {row.seq: _message(row.seq, row.expires_ms, row.body) for row in backlog.rows}
     messages |= {one.seq: _message(one.seq, one.expires_ms, one.envelope.body) for one in stored if one.seq not in messages}
     return {
         **state_of(key, user),
-        "messages": [messages[seq] for seq in sorted(messages, reverse=True)[:rows_max]],
+        "messages": [messages[seq] for seq in sorted(messages, reverse=True)[:ROWS_MAX]],
         "timers": [as_json(timer) for timer in timers],
     }
 
