@@ -196,12 +196,18 @@ def _counted(window: AggregationWindow, item: WindowItem) -> AggregationWindow:
 
 
 def _joint_terms(first: PolicyTerms | None, newest: PolicyTerms | None) -> PolicyTerms | None:
-    """Return the terms of the first message, with an `unless_active` that suppresses the summary only if it suppresses each message."""
-    if first is None or not first.unless_active_since_ms:
-        return first
-    newest_ms = 0 if newest is None else newest.unless_active_since_ms
-    since_ms = max(first.unless_active_since_ms, newest_ms) if newest_ms else 0
-    return msgspec.structs.replace(first, unless_active_since_ms=since_ms)
+    """Return the terms of the summary: those of the first message, or of a mandatory one. `unless_active` suppresses the summary only if it
+    suppresses each message."""
+    terms = newest if newest is not None and newest.limits.mandatory else first
+    first_ms, newest_ms = _unless_active_since(first), _unless_active_since(newest)
+    since_ms = max(first_ms, newest_ms) if first_ms and newest_ms else 0
+    if terms is None or terms.unless_active_since_ms == since_ms:
+        return terms
+    return msgspec.structs.replace(terms, unless_active_since_ms=since_ms)
+
+
+def _unless_active_since(terms: PolicyTerms | None) -> int:
+    return 0 if terms is None else terms.unless_active_since_ms
 
 
 def _with_actor(actors: list[bytes], body: bytes) -> list[bytes]:

@@ -69,8 +69,8 @@ class Extended(JudgeRecord, frozen=True, array_like=True, tag=14, gc=False):
 class AggregationWindow(Struct, frozen=True, array_like=True):
     """An open window of `count` messages.
 
-    `envelope` is that of the first message, except the body (of the newest), the priority (the highest), `retain` (set when any has it) and
-    `unless_active` (the latest time, none when one message has none).
+    `envelope` is that of the first message, except the body (of the newest), the priority (the highest), `retain` (set when any has it),
+    the category (of a mandatory one, if any) and `unless_active` (the latest time, none when one message has none).
     """
 
     opened_ms: int

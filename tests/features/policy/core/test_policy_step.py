@@ -462,6 +462,17 @@ def test_two_windows_that_end_together_share_what_their_category_allows() -> Non
     assert timeline(world)[-1][1:] == ("suppressed", "cap")
 
 
+@pytest.mark.parametrize("terms", [(CAPPED, MANDATORY), (MANDATORY, CAPPED), (None, MANDATORY)])
+def test_a_summary_with_a_mandatory_message_passes_caps_and_mutes(terms: tuple[PolicyTerms | None, ...]) -> None:
+    world = connected_world()
+    for one in terms:
+        assert told(world, one, **WINDOW).status == MERGED
+    for _ in range(2):
+        told(world, CAPPED)
+    wants(world, Profile(muted_types=("a.b",)))
+    assert [message["count"] for message in later(world)] == [2]
+
+
 def test_a_muted_message_does_not_count_in_a_window() -> None:
     world = connected_world()
     wants(world, Profile(muted_types=("spam",)))
