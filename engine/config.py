@@ -7,11 +7,9 @@ so that tests and benchmarks can vary them, and change without notice. A limit t
 
 from __future__ import annotations
 
-import base64
 import math
 import re
-from collections.abc import Iterator
-from ipaddress import ip_network
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -55,14 +53,8 @@ CATCH_MAILS: Final = "catch://"
 """As `smtp_url`: mails are kept and shown to operators, and none is sent."""
 
 
-_SMTP_URL: Final = re.compile(
-    r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?/?", re.ASCII
-)
-_HTTP_URL: Final = re.compile(r"https?://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?(?:/[^\s?#]*)?", re.ASCII)
+HTTP_URL: Final = re.compile(r"https?://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?(?:/[^\s?#]*)?", re.ASCII)
 _HOSTS: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*|[0-9A-Fa-f:.]{2,45}")
-_QUESTION_TARGET: Final = re.compile(r"(?:ray|serve|https?)://[!-)+-~]+\*?")
-_APPRISE_BEGINNING: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[!-~]*)?")
-_MAIL_FROM: Final = re.compile(r"[!-;=?A-~]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[!-;=?A-~]+@[A-Za-z0-9.-]+>")
 
 
 SECRETS: Final = (
@@ -77,6 +69,18 @@ SECRETS: Final = (
     "sources",
 )
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
+
+
+SettingRule = tuple[bool, str]
+"""Whether it holds, and what an operator reads where it does not."""
+
+
+class Section(Struct, frozen=True):
+    """Published settings that belong together: what they are about, what each of them means, and rules that their types do not express."""
+
+    about: str
+    settings: Mapping[str, str]
+    rules: Callable[[Config], Iterator[SettingRule]] = lambda _config: iter(())
 
 
 class Secret(str):
@@ -568,38 +572,48 @@ def check(config: Config) -> None:
         value = getattr(config, name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
-    for holds, reason in (
+    require(
         *_edge_rules(config),
         *_delivery_rules(config),
         *_storage_rules(config),
         *_link_rules(config),
         *_scaling_rules(config),
         *_event_rules(config),
-        *_action_rules(config),
-        *_channel_rules(config),
-        *_history_rules(config),
-        *_ray_rules(config),
-        *_trace_rules(config),
-    ):
+    )
+
+
+def require(*rules: SettingRule) -> None:
+    """Raises ConfigError with the reason of the first rule that does not hold."""
+    for holds, reason in rules:
         if not holds:
             raise ConfigError(reason)
 
 
-def _with_port(pattern: re.Pattern[str], url: str) -> bool:
+def with_port(pattern: re.Pattern[str], url: str) -> bool:
     """Whether the pattern takes the URL; its one group is the port."""
     return (found := pattern.fullmatch(url)) is not None and int(found[1] or 1) <= 65535
 
 
-def _edge_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def host_rules(config: Config, name: str) -> Iterator[SettingRule]:
+    """Of a setting that lists hosts."""
+    for host in getattr(config, name):
+        yield (
+            _HOSTS.fullmatch(host) is not None,
+            f"{name}: {host!r} is not allowed; allowed are names and addresses without scheme, port and path, such as h.example, or "
+            "*.example for all names below one",
+        )
+
+
+def _edge_rules(config: Config) -> Iterator[SettingRule]:
     for origin in config.allowed_origins:
         yield (
-            origin == "*" or _with_port(_ORIGIN, origin),
+            origin == "*" or with_port(_ORIGIN, origin),
             f"allowed_origins: {origin!r} is not allowed; allowed is http://HOST[:PORT] or https://HOST[:PORT], without a path, as a "
             "browser sends it, or * for all",
         )
 
 
-def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def _delivery_rules(config: Config) -> Iterator[SettingRule]:
     yield (
         config.heartbeat_ms < config.client_timeout_ms,
         f"heartbeat_ms: must be below {config.client_timeout_ms}, the silence after which clients reconnect",
@@ -644,7 +658,7 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield config.ttl_s_default <= config.ttl_s_max, f"ttl_s_default: must not exceed ttl_s_max ({config.ttl_s_max})"
 
 
-def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def _storage_rules(config: Config) -> Iterator[SettingRule]:
     yield " " not in config.redis_url.strip(), "redis_url: one URL is allowed; data that one server cannot hold go to a Redis Cluster"
     yield (
         "+cluster://" not in config.redis_url or _CLUSTER_URL.fullmatch(config.redis_url) is not None,
@@ -688,7 +702,7 @@ def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
         )
 
 
-def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def _link_rules(config: Config) -> Iterator[SettingRule]:
     yield (
         config.link_timeout_ms > config.link_park_ms,
         "link_timeout_ms: must be above link_park_ms, else every idle link is taken for dead",
@@ -707,7 +721,7 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"
 
 
-def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def _scaling_rules(config: Config) -> Iterator[SettingRule]:
     for name, least, most in (
         ("autoscale_shards", len(store_urls(config.redis_url)), 32),
         ("autoscale_schedulers", len(store_urls(config.redis_url)), 16),  # timer partitions
@@ -733,105 +747,10 @@ def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _event_rules(config: Config) -> Iterator[tuple[bool, str]]:
+def _event_rules(config: Config) -> Iterator[SettingRule]:
     yield (
         config.event_looks_max * config.event_poll_ms < config.event_lease_ms,
         "event_lease_ms: must be above event_looks_max times event_poll_ms, else a consumer that waits loses its group",
-    )
-
-
-def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    for name in ("webhook_hosts", "tenant_hosts", "push_hosts"):
-        for host in getattr(config, name):
-            yield (
-                _HOSTS.fullmatch(host) is not None,
-                f"{name}: {host!r} is not allowed; allowed are names and addresses without scheme, port and path, such as h.example, or "
-                "*.example for all names below one",
-            )
-    for target in config.question_targets:
-        yield (
-            _QUESTION_TARGET.fullmatch(target) is not None,
-            f"question_targets: {target!r} is not allowed; allowed are targets of ray://, serve:// or https://, with * for any end, "
-            "such as https://hooks.example.com/*",
-        )
-    for network in config.webhook_networks:
-        try:
-            ip_network(network)
-        except ValueError as error:
-            yield False, f"webhook_networks: {error}; allowed are networks such as 10.0.0.0/8"
-    try:
-        webhook_secrets(config.webhook_secret)
-    except ValueError:
-        yield (
-            False,
-            "webhook_secret: `whsec_` and the base64 of 24 to 64 random bytes is needed (openssl rand -base64 32); two, separated by a "
-            "comma, while targets change from one to the other",
-        )
-    yield (
-        not config.webhook_hosts or bool(config.webhook_secret),
-        "webhook_secret: needed with webhook_hosts, as every webhook is signed",
-    )
-    yield config.action_claim_ms > config.action_timeout_ms, "action_claim_ms: must be above action_timeout_ms"
-
-
-def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    yield (
-        config.smtp_url in ("", CATCH_MAILS) or _with_port(_SMTP_URL, config.smtp_url),
-        "smtp_url: smtp://[USER:PASSWORD@]HOST[:PORT] (with STARTTLS where the server has it) or smtps://... is needed; catch:// to show "
-        "mails to operators in place of sending them; empty for no mail",
-    )
-    yield not config.smtp_url or bool(config.mail_from), "mail_from: needed with smtp_url, as every mail has a sender"
-    yield (
-        not config.mail_from or _MAIL_FROM.fullmatch(config.mail_from) is not None,
-        f"mail_from: {config.mail_from!r} is not allowed; allowed is an address such as news@example.com, or Example <news@example.com>",
-    )
-    yield (
-        all(_APPRISE_BEGINNING.fullmatch(one) for one in config.apprise_urls),
-        "apprise_urls: beginnings are needed: slack:// where the service has one host, ntfy://ntfy.example.com/ where URLs name it",
-    )
-    try:
-        apprise_recipients(config.apprise_recipients)
-    except ValueError:
-        yield False, "apprise_recipients: NAME=URL is needed, others behind spaces; names of a-z, 0-9, _ and -, each once"
-    yield (
-        not config.push_contact or re.fullmatch(r"mailto:[^\s<>@]+@[A-Za-z0-9.-]+|https://[^\s/?#@]+\S*", config.push_contact) is not None,
-        f"push_contact: {config.push_contact!r} is not allowed; allowed is mailto: and an address, an https:// URL, or empty",
-    )
-    yield (
-        not config.public_url or _with_port(_HTTP_URL, config.public_url),
-        f"public_url: {config.public_url!r} is not allowed; allowed is the http:// or https:// URL by which users reach the engine, "
-        "without a query, or empty",
-    )
-
-
-def _history_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    yield (
-        not config.history_url or config.history_url.startswith(("sqlite:///", "postgresql://")),
-        "history_url: sqlite:///FILE (a relative one is in data_dir) or postgresql://USER:PASSWORD@HOST/DATABASE; empty for no history",
-    )
-
-
-def _ray_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    for user in config.ray_events_users:
-        yield (
-            0 < len(user) <= config.id_chars_max and user.isprintable(),
-            f"ray_events_users: {user!r} is not allowed; allowed are names of users: 1 to {config.id_chars_max} characters without control "
-            "characters",
-        )
-    secret = config.ray_events_secret
-    yield (
-        not secret or re.fullmatch(r"[A-Za-z0-9_-]{32,128}", secret) is not None,
-        "ray_events_secret: 32 to 128 of A-Z, a-z, 0-9, _ and - are needed (openssl rand -hex 32)",
-    )
-    for name in ("ray_events_users", "ray_events_secret"):
-        yield not getattr(config, name) or bool(config.ray_events), f"{name}: needed is ray_events, the tenant of these events"
-
-
-def _trace_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    yield (
-        not config.trace_url or _with_port(_HTTP_URL, config.trace_url),
-        f"trace_url: {config.trace_url!r} is not allowed; allowed is the http:// or https:// URL of an OpenTelemetry collector, such as "
-        "http://collector:4318, without a user (OTEL_EXPORTER_OTLP_HEADERS has tokens), or empty for no traces",
     )
 
 
@@ -844,17 +763,3 @@ def apprise_recipients(text: str) -> dict[str, str]:
             raise ValueError("no recipient")
         found[name] = url
     return found
-
-
-def webhook_secrets(text: str) -> list[bytes]:
-    """The secrets that webhooks are signed with, the newest first; none for "". Raises ValueError when malformed."""
-    secrets = []
-    for part in text.split(",") if text else ():
-        prefix, _, encoded = part.strip().partition("_")
-        secret = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)  # verifiers take secrets without their padding
-        if prefix != "whsec" or not 24 <= len(secret) <= 64:
-            raise ValueError("no secret for webhooks")
-        secrets.append(secret)
-    if len(secrets) > 2:
-        raise ValueError("at most two secrets")
-    return secrets

@@ -95,7 +95,7 @@ PACKAGES = (
 The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
 
 PARTS = {"edge_part", "shard_part", "scheduler_part", "controller_part"}
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "commands", "keys", "stored", *PARTS}
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "settings", "commands", "keys", "stored", *PARTS}
 """Modules that any feature may have."""
 
 LISTS_OF_FEATURES = {
@@ -105,6 +105,7 @@ LISTS_OF_FEATURES = {
     "actors/controller_features.py": "of the controller",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
+    "cli/settings.py": "with settings",
     "cli/feature_data.py": "with data that `engine verify` checks",
     "__main__.py": "with commands",
 }

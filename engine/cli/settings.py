@@ -33,8 +33,14 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Struct, inspect
 
-from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, check
+from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, Section, check, require
 from engine.errors import ConfigError
+from engine.features.actions import settings as actions
+from engine.features.history import settings as history
+from engine.features.ray_events import settings as ray_events
+from engine.features.reach import settings as reach
+from engine.features.sources import settings as sources
+from engine.features.traces import settings as traces
 
 TOML_PATH: Final = "engine.toml"
 DEFAULT: Final = "default"
@@ -60,13 +66,6 @@ _IN_UNIT: Final = {
     "bytes": ", in bytes, such as 1048576 for 1 MiB",
 }
 _SHOWN_CHARS_MAX: Final = 40  # of a wrong value in an error message
-
-
-class Section(Struct, frozen=True):
-    """Published settings that belong together: what they are about, and what each of them means."""
-
-    about: str
-    settings: Mapping[str, str]
 
 
 SECTIONS: Final[Mapping[str, Section]] = {
@@ -179,55 +178,12 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "tenant_cap_max": "messages of one of its own categories to a user within a day, at most; 0: any number",
         },
     ),
-    "history": Section(
-        "what has become of every message, in a relational database (docs/HISTORY.md); none by default",
-        {
-            "history_url": "sqlite:///FILE, on one machine, or postgresql://USER:PASSWORD@HOST/DATABASE; empty for no history",
-            "history_ttl_s": "rows older than this are deleted",
-        },
-    ),
-    "ray": Section(
-        "what happens on the Ray cluster, as events for rules (docs/RAY-EVENTS.md); off by default",
-        {
-            "ray_events": "tenant that is told of the ends of jobs; whoever may submit a job may then notify its users",
-            "ray_events_users": "users to notify of nodes, of Serve, and of jobs whose metadata name nobody (`notify`)",
-            "ray_events_secret": "Ray exports its events to /v1/ray-events/SECRET of an edge; empty: no deaths of actors and nodes",
-        },
-    ),
-    "ingest": Section(
-        "where notifications and events are read from (docs/SOURCES.md); none by default",
-        {
-            "sources": "JSON of the tables [[source]], for the environment; in engine.toml write these tables instead",
-        },
-    ),
-    "traces": Section(
-        "OpenTelemetry spans of a message's way (docs/TRACES.md); none by default",
-        {
-            "trace_url": "http:// or https:// URL of a collector that takes OTLP over HTTP, such as http://collector:4318; empty for none",
-            "trace_ratio": "share of messages that are traced when their publisher gives no `traceparent`, 0 to 1",
-        },
-    ),
-    "channels": Section(
-        "how users are told who are not looking: the steps of a category",
-        {
-            "smtp_url": "mail server, smtp://USER:PASSWORD@HOST or smtps://; catch:// shows mails to operators instead; empty: no mail",
-            "mail_from": "sender of mails, such as Example <news@example.com>",
-            "apprise_urls": "how the URLs of users begin, such as slack://, ntfy://ntfy.example.com/; empty: users have none",
-            "apprise_recipients": "recipients that steps may name (`to`), `oncall=slack://...`, others behind spaces",
-            "push_hosts": "push services that users' browsers may name, such as fcm.googleapis.com, *.push.apple.com",
-            "push_contact": "whom a push service asks when pushes are wrong, mailto:ops@example.com or https://...; Apple's wants one",
-            "public_url": "where users reach the engine, such as https://notify.example.com: for links in mails; empty: none",
-        },
-    ),
-    "actions": Section(
-        "what rules and questions may call (`do`); every webhook is signed",
-        {
-            "webhook_hosts": "hosts that webhooks may be sent to, such as hooks.example.com, *.example.com; empty: none",
-            "webhook_networks": "private networks, such as 10.0.0.0/8, whose addresses these hosts may have; http:// is allowed there only",
-            "question_targets": "targets that publishers may name in `ask`, such as https://hooks.example.com/*, ray://shop/carts.answered",
-            "webhook_secret": "`whsec_` and base64 of 24 to 64 bytes; two, with a comma between, while targets change over",
-        },
-    ),
+    "history": history.SECTION,
+    "ray": ray_events.SECTION,
+    "ingest": sources.SECTION,
+    "traces": traces.SECTION,
+    "channels": reach.SECTION,
+    "actions": actions.SECTION,
 }
 """All published settings, in the order in which they are listed."""
 
@@ -290,6 +246,8 @@ def _complete(values: dict[str, Any]) -> Config:
             values[name] = os.path.abspath(values[name])  # the actors' processes have another working directory
     config = Config(**values)
     check(config)
+    for section in SECTIONS.values():
+        require(*section.rules(config))
     return config
 
 

@@ -287,3 +287,21 @@ def test_tables_of_sources_are_read_with_the_files_of_their_connections(tmp_path
 )
 def test_a_wrong_table_of_a_source_is_answered_with_what_is_allowed(tmp_path: Path, text: str, told: str) -> None:
     assert told in reason(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("webhook_hosts", {"webhook_hosts": ("https://hooks.example.com",), "webhook_secret": "whsec_" + "A" * 32}),
+        ("push_hosts", {"push_hosts": ("*",)}),
+        ("tenant_hosts", {"tenant_hosts": ("hooks.example.com:443",)}),
+        ("question_targets", {"question_targets": ("hooks.example.com",)}),
+        ("question_targets", {"question_targets": ("*",)}),
+        ("smtp_url", {"smtp_url": "smtp://mail:65536", "mail_from": "a@b.c"}),
+        ("trace_url", {"trace_url": "http://collector:http"}),
+        ("public_url", {"public_url": "https://notify.example.com:65536"}),
+    ],
+)
+def test_a_value_that_breaks_a_rule_of_a_feature_is_refused(name: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}\\b"):
+        checked(Config(**values))

@@ -10,9 +10,10 @@ import time
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from engine.config import Config, webhook_secrets
+from engine.config import Config
 from engine.core.model.action import WebhookTarget, parse_target
 from engine.core.model.constants import NORMAL
+from engine.features.actions.settings import webhook_secrets
 from engine.features.actions.store import QueuedAction
 from engine.features.actions.webhooks import Webhooks, signatures
 from tests.support.webhook_target import Received, webhook_server

@@ -21,7 +21,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from engine import __version__
-from engine.config import Config, webhook_secrets
+from engine.config import Config
 from engine.core.model.action import WebhookTarget
 from engine.core.model.allowed_targets import not_allowed
 from engine.core.model.trace_context import trace_in
@@ -29,6 +29,7 @@ from engine.errors import ActionFailed
 from engine.features.actions.address_guard import AddressGuard
 from engine.features.actions.event_body import event_body
 from engine.features.actions.guarded_post import GuardedPost, check_status
+from engine.features.actions.settings import webhook_secrets
 from engine.features.actions.store import QueuedAction
 
 
