@@ -38,6 +38,7 @@ from engine.core.wire.records import BacklogIs, BacklogRow
 from engine.errors import Overloaded, StorageUnavailable, Unavailable
 from engine.features.digest import description
 from engine.features.digest.by_mail import CHANNEL, PATH, MailDigests
+from engine.features.digest.core.backlog_reads import row_of
 from engine.features.digest.core.clusters import Cluster, Sorted, clusters_of, shortened, sort_out
 from engine.features.digest.core.missed import Missed, read_missed
 from engine.features.digest.core.wording import line_of
@@ -157,8 +158,7 @@ def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until
     kept = frozenset(backlog.acked)  # whenever they expire
     rows: dict[int, BacklogRow] = {}
     for one in stored:
-        envelope, expires_ms = one.envelope, 0 if one.seq in kept else one.expires_ms
-        rows[one.seq] = BacklogRow(one.seq, expires_ms, envelope.collapse, envelope.body, envelope.policy_terms, one.accepted_ms)
+        rows[one.seq] = row_of(one.seq, one.envelope, 0 if one.seq in kept else one.expires_ms, one.accepted_ms)
     rows |= {row.seq: row for row in backlog.rows}
     # A body may have been written to the stream between the two reads: then it is in both.
     every = (

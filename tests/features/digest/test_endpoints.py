@@ -14,7 +14,7 @@ from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.category import OFF, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
-from engine.core.model.envelope import Envelope
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.policy.profile import Profile
 from tests.support.background_task import background
 from tests.support.edge_world import EPOCH, EdgeWorld, edge_world
@@ -89,6 +89,16 @@ async def test_bodies_that_are_in_storage_only_are_read_there(world: EdgeWorld) 
     assert lines(await digest(world))["2 people liked “Roses”"] == [1, 2]
     world.bodies.away = True
     assert "no answer" in (await digest(world, status=503))["detail"]
+
+
+async def test_summaries_of_windows_of_one_key_all_count(world: EdgeWorld) -> None:
+    await missed(world)
+    mailbox = world.shard.mailboxes["default:u1"]
+    for seq in (1, 2):
+        envelope = Envelope(f"x{seq}", b"", NORMAL, True, mailbox.pop(seq), "likes", Merge(300))
+        world.bodies.stored[seq] = StoredMessage("default:u1", seq, envelope, 0, 0)
+    world.shard.cold = [(1, 2)]
+    assert lines(await digest(world))["2 people liked “Roses”"] == [1, 2]
 
 
 async def test_since_and_limit_bound_a_digest(world: EdgeWorld) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from engine.core.inbox.inbox import UNREAD
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import BacklogIs, BacklogRow, ReadBacklog
@@ -62,9 +63,14 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, context: RequestContext) 
     return BacklogIs(asked.ref, context.data_epoch, rows, _ranges([*cold, *acked]), older, profile, signs, acked, before)
 
 
+def row_of(seq: int, envelope: Envelope, expires_ms: int, accepted_ms: int) -> BacklogRow:
+    """The row of a message. It has no collapse key when the message is of a window: a newer summary does not replace an older one."""
+    collapse = envelope.collapse if envelope.merge is None else ""
+    return BacklogRow(seq, expires_ms, collapse, bytes(envelope.body), envelope.policy_terms, accepted_ms)
+
+
 def _row(message: Message, expires_ms: int) -> BacklogRow:
-    envelope = message.envelope
-    return BacklogRow(message.seq, expires_ms, envelope.collapse, bytes(envelope.body), envelope.policy_terms, message.accepted_ms)
+    return row_of(message.seq, message.envelope, expires_ms, message.accepted_ms)
 
 
 def _unread(mailbox: Mailbox, count_max: int) -> list[int]:

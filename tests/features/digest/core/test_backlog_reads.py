@@ -13,7 +13,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.model.envelope import Envelope
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import Message
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
@@ -134,6 +134,14 @@ def test_acknowledged_bodies_that_are_in_storage_only_are_named_by_their_numbers
     box.spilled = 4
     box.cool()
     assert unread(box) == ([], [4, 3, 2, 1], [4, 2], False)
+
+
+def test_a_message_of_a_window_has_no_key_by_which_another_replaces_it() -> None:
+    box = Mailbox(KEY, 0)
+    for seq, merge in enumerate((None, Merge(300), Merge(300, True)), 1):
+        box.append(Message(seq, Envelope(f"m{seq}", b"", 1, True, b"body", "likes", merge), 10**6, 0), b"", 10)
+    rows = read_backlog(box, ReadBacklog(1, KEY, 10, 1 << 20), CONTEXT).rows
+    assert {row.seq: row.collapse for row in rows} == {1: "likes", 2: "", 3: ""}
 
 
 def test_a_row_says_when_its_message_was_accepted() -> None:
