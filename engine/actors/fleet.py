@@ -75,10 +75,10 @@ class Fleet:
         self._certain: set[ActorKey] = set()  # those that broke for no other reason than their end
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
-    async def existing(self) -> set[ActorKey]:
-        """The actors of this engine in Ray, also those that it is about to start again. Raises RayError."""
+    async def existing(self) -> list[ActorKey]:
+        """The actors of this engine in Ray, also those that it is about to start again, in one order. Raises RayError."""
         parted = (name.rpartition("-") for name in await self._actors.names(self._config.namespace))
-        return {(role, int(index)) for role, _, index in parted if role in ROLES and index.isdecimal()}
+        return sorted((role, int(index)) for role, _, index in parted if role in ROLES and index.isdecimal())
 
     def add(self, key: ActorKey, *, joining: bool = False) -> None:
         """Look after this actor, created when there is none. No effect when that is so already."""

@@ -117,9 +117,9 @@ def test_while_nothing_fails_the_number_of_shards_changes_without_a_refusal() ->
 
 
 def test_a_seed_replays_exactly_also_in_another_process() -> None:
-    here = trace(11)
-    assert here == trace(11)
-    program = "import sys; from tests.sim.many import trace; sys.stdout.write('\\n'.join(trace(11)))"
+    here = trace(6)
+    assert here == trace(6)
+    program = "import sys; from tests.sim.many import trace; sys.stdout.write('\\n'.join(trace(6)))"
     elsewhere = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -127,7 +127,7 @@ def test_a_seed_replays_exactly_also_in_another_process() -> None:
         text=True,
         timeout=100,
         cwd=Path(__file__).parent.parent.parent,
-        env={**os.environ, "PYTHONHASHSEED": "77"},
+        env={**os.environ, "PYTHONHASHSEED": "2"},
     )
     assert elsewhere.stdout.split("\n") == here
 
