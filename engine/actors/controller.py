@@ -584,8 +584,8 @@ class Controller:
         except (RayError, TimeoutError) as error:
             log.info("the actors that exist are not known: %s", error)
             return
-        strays = [key for key in existing if key not in self._fleet.watches and these(key)]  # with the first one nothing is settled any more
-        for key in strays:
+        strays = [key for key in existing if key not in self._fleet.watches and these(key)]
+        for key in strays:  # with the first one nothing is settled any more
             log.warning("nobody looked after %s-%d", *key)
             self._fleet.add(key, joining=True)
 
