@@ -88,13 +88,13 @@ class WindowStep(PolicyStep):
         window = None if windows is None else windows.open.get(envelope.collapse)
         if window is not None and window.closes_ms > self.now_ms:
             return window.closes_ms
-        if merge.leading or (window is None and windows is not None and len(windows.open) >= self._windows_max(envelope)):
+        if merge.leading or (window is None and windows is not None and len(windows.open) >= self._windows_max(windows, envelope)):
             return 0
         return self.now_ms + merge.window_ms
 
-    def _windows_max(self, envelope: Envelope) -> int:
-        """So many may be open at once; a digest is one more."""
-        return self.config.windows_max + (envelope.collapse == DIGEST)
+    def _windows_max(self, windows: Windows, envelope: Envelope) -> int:
+        """So many may be open at once; a digest is one more, whether it was opened before or is opened now."""
+        return self.config.windows_max + (envelope.collapse == DIGEST or DIGEST in windows.open)
 
     def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
         """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
@@ -104,7 +104,7 @@ class WindowStep(PolicyStep):
             self._close(mailbox, windows, collapse)
         item = WindowItem(envelope, expires_ms, self.now_ms, timer)
         seq = self.heads.get(mailbox.key, mailbox.head) + 1
-        outcome, counted = aggregation.offer(windows, mailbox.key, item, self._windows_max(envelope), seq)
+        outcome, counted = aggregation.offer(windows, mailbox.key, item, self._windows_max(windows, envelope), seq)
         if counted is not None:
             aggregation.apply(windows, counted)
             self.records.append(counted)

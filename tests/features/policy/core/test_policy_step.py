@@ -594,6 +594,13 @@ def test_a_digest_has_room_beside_a_full_table_of_windows_and_takes_messages_out
     assert set(windows(world).open) == {"likes", DIGEST}
 
 
+def test_an_open_digest_takes_no_room_from_windows() -> None:
+    world = World(windows_max=1)
+    wants(world, FORUM)
+    assert told(world, type="forum.like").status == MERGED
+    assert [told(world, merge=Merge(300), collapse=key).status for key in ("likes", "replies")] == [MERGED, ACCEPTED]
+
+
 def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_quiet_hours() -> None:
     world = at(TEN_PM - 1000)
     wants(world, Profile(zone="Europe/Berlin", quiet=NIGHT.quiet, digest_types=("forum.*",)))
