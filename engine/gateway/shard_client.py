@@ -19,7 +19,6 @@ from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.routing import partition_of_timer, split_key
 from engine.core.model.trace_context import TRACE_BYTES
-from engine.core.policy.preferences import PreferencesPatch
 from engine.core.wire import records as wire
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import Overloaded, Unavailable
@@ -229,14 +228,6 @@ class ShardClient:
         """Change a user's subscriptions; with nothing to change, read them."""
         return await self.ask(wire.Subscribed, lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
 
-    async def change_profile(self, key: str, patch: PreferencesPatch) -> wire.ProfileIs:
-        """Change what a user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
-        return await self.ask(wire.ProfileIs, lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
-
-    async def get_profile(self, key: str) -> wire.ProfileIs:
-        """A user's profile, and when they were last active."""
-        return await self.ask(wire.ProfileIs, lambda ref: wire.GetProfile(ref, key))
-
     async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False, before: int = 0) -> wire.BacklogIs:
         """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes, as `ReadBacklog` describes them."""
         return await self.ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread, before), LOW)
@@ -248,16 +239,6 @@ class ShardClient:
         for answer in call.answers:
             _raise_unless_answered(answer)
         return call.answers
-
-    async def read_inbox(self, key: str, before: int, limit: int, view: int) -> wire.InboxIs:
-        """Messages of a user's inbox, the newest first, see `ReadInbox`."""
-        return await self.ask(wire.InboxIs, lambda ref: wire.ReadInbox(ref, key, before, limit, view))
-
-    async def mark_inbox(
-        self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int, epoch: str = ""
-    ) -> wire.InboxMarked:
-        """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
-        return await self.ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto, epoch))
 
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""

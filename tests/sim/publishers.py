@@ -22,6 +22,8 @@ from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE, ProfileIs, SetProfile
 from engine.errors import EngineError, Unavailable
+from engine.features.inbox.inboxes import mark_all
+from engine.features.policy.profiles import ask_change
 from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
@@ -350,7 +352,7 @@ class Publisher:
 
     async def _mark_seen(self, key: str, gateway: Any, seq: int) -> None:
         with contextlib.suppress(EngineError):
-            answer = await gateway.shard_client.mark_inbox(key, SEEN, True, [], [], seq, DATA_EPOCH)
+            answer = await mark_all(gateway.shard_client, key, SEEN, True, [], [], seq, DATA_EPOCH)
             self._tell(key, f"{self.name} is told {answer.status} about marking up to {seq}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.marked, key, seq, context=self._loop.outside)
@@ -413,9 +415,8 @@ class Change:
         publisher = self._publisher
         publisher._tell(self._key, f"{self._category} is to be {self._choice}")
         with contextlib.suppress(EngineError):
-            answer = await gateway.shard_client.change_profile(
-                self._key, PreferencesPatch(categories={self._category: CHOICES.index(self._choice)})
-            )
+            patch = PreferencesPatch(categories={self._category: CHOICES.index(self._choice)})
+            answer = await ask_change(gateway.shard_client, self._key, patch, publisher._cluster.config)
             if answer.status == OK:
                 publisher._loop.call_soon(self._end, True, context=publisher._loop.outside)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.api.time_zones import zone
 from engine.config import Config
 from engine.core.commit.judge import Judge
 from engine.core.journal import rebuild
@@ -19,6 +18,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.policy.profile import Profile, QuietHours
 from engine.core.wire.records import Deliver, GetProfile, Posted, ProfileIs, SetProfile, Timer
 from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.policy.time_zones import zone
 from tests.support.shard_world import World, of
 
 NIGHT = Profile(zone="Europe/Berlin", level="vip", quiet=(QuietHours(22 * 60, 7 * 60),), muted_types=("promo.*",))

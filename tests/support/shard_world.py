@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from engine.api.time_zones import zone
 from engine.config import Config
 from engine.core.commit.first_result import DIGEST_BYTES, packed_result, unpacked_result
 from engine.core.commit.group import Group
@@ -55,6 +54,7 @@ from engine.features.digest.core.backlog_reads import read_backlog
 from engine.features.inbox.core import inbox_requests
 from engine.features.policy.core.changed_profiles import change_profile, get_profile
 from engine.features.policy.core.explain import explain, trace
+from engine.features.policy.time_zones import zone
 from engine.features.user_data.core import user_overview
 from engine.features.windows.core.window_step import WindowJudge
 from tests.support.stored import decode_journal, decode_page

@@ -32,7 +32,6 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from engine.api.time_zones import zone_here
 from engine.config import Config
 from engine.core.model.action import Target, action_of
 from engine.core.model.category import SPAN_MAX_MS
@@ -47,6 +46,8 @@ from engine.errors import ActionFailed, Overloaded, StorageUnavailable, Unavaila
 from engine.features.actions.store import QueuedAction
 from engine.features.digest.core.mail_times import last_due, next_due
 from engine.features.digest.mail_text import digest_mail, digest_page
+from engine.features.policy.profiles import ask_change, ask_profile
+from engine.features.policy.time_zones import zone_here
 from engine.features.policy.unsubscribe_links import make_link_token, read_link_token
 from engine.features.policy.unsubscribing import LinkKey
 from engine.features.reach.email_channel import EmailChannel
@@ -118,7 +119,7 @@ class MailDigests:
             told_ms: the time before it, which this edge's clock may not have reached.
             since_ms: when the last digest was; 0: as a timer that waits says, if there is one.
         """
-        profile = profile or (await self._shard_client.get_profile(key)).profile
+        profile = profile or (await ask_profile(self._shard_client, key)).profile
         if profile is None or profile.mail_digest is None:
             return
         now_ms, zone = self._wall_ms(), zone_here(profile.zone)
@@ -151,7 +152,7 @@ class MailDigests:
         """A digest is due. Raises ActionFailed."""
         key = mailbox_key(action.tenant, action.user)
         try:
-            answer = await self._shard_client.get_profile(key)
+            answer = await ask_profile(self._shard_client, key)
             if answer.status != OK:
                 raise ActionFailed("the user's shard did not answer", own=True)
             profile = answer.profile
@@ -199,9 +200,8 @@ class MailDigests:
             claims = await self._read(token)
             if claims is None:
                 return digest_page("invalid", language)
-            answer = await self._shard_client.change_profile(
-                mailbox_key(claims.tenant, claims.user), PreferencesPatch(cleared=NO_MAIL_DIGEST)
-            )
+            key, patch = mailbox_key(claims.tenant, claims.user), PreferencesPatch(cleared=NO_MAIL_DIGEST)
+            answer = await ask_change(self._shard_client, key, patch, self._config)
         except (StorageUnavailable, Overloaded, Unavailable):
             return digest_page("away", language)
         return digest_page("done" if answer.status == OK else "away", language)

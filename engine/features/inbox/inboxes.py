@@ -19,7 +19,7 @@ from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD
 from engine.core.model.constants import SEQ_MAX
-from engine.core.wire.records import CONFLICT, NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
+from engine.core.wire.records import CONFLICT, NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow, MarkInbox, ReadInbox
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import Problem, bad_request, not_found
@@ -103,6 +103,18 @@ def _flag(parameters: Mapping[str, str], name: str) -> bool:
     return _BOOLEANS[text]
 
 
+async def page_of(shard_client: ShardClient, key: str, before: int, limit: int, view: int) -> InboxIs:
+    """Messages of an inbox, the newest first, see `ReadInbox`. Raises as `read`."""
+    return answered(await shard_client.ask(InboxIs, lambda ref: ReadInbox(ref, key, before, limit, view)))
+
+
+async def mark_all(
+    shard_client: ShardClient, key: str, flag: int, on: bool, seqs: list[int], ids: list[str], upto: int, epoch: str
+) -> InboxMarked:
+    """Set a mark of messages of an inbox, or take it away, see `MarkInbox`; durable with the answer."""
+    return await shard_client.ask(InboxMarked, lambda ref: MarkInbox(ref, key, flag, on, seqs, ids, upto, epoch))
+
+
 async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: Config) -> bytes:
     """The answer to `GET /v1/inbox`, as JSON.
 
@@ -115,7 +127,7 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
     before = query.before
     while True:
         wanted = query.limit - len(rows) if shows is None else config.inbox_page_max
-        page = answered(await shard_client.read_inbox(key, before, wanted, query.view))
+        page = await page_of(shard_client, key, before, wanted, query.view)
         rows += page.rows if shows is None else [row for row in page.rows if shows(row.body)]
         before = page.before
         if not before or len(rows) >= query.limit:
@@ -173,7 +185,7 @@ async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, conf
     """
     flag, on = _mark_of(name)
     ids, upto, epoch = _chosen(body, config)
-    answer = await shard_client.mark_inbox(key, flag, on, [], ids, upto, epoch)
+    answer = await mark_all(shard_client, key, flag, on, [], ids, upto, epoch)
     if answer.status == CONFLICT:
         raise Problem(409, f"{upto} is a number of epoch {epoch}, and this is another one")
     if answered(answer).unknown:
@@ -181,7 +193,7 @@ async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, conf
         unknown = [id for id in answer.unknown if id not in found]
         if found:
             seqs = sorted(row.seq for row in found.values())
-            answer = answered(await shard_client.mark_inbox(key, flag, on, seqs, [], 0, epoch))
+            answer = answered(await mark_all(shard_client, key, flag, on, seqs, [], 0, epoch))
         answer.unknown = unknown
     counts = {"unread": answer.unread, "unseen": answer.unseen, "revision": answer.revision}
     return {**counts, "unknown": answer.unknown} if answer.unknown else counts
@@ -224,7 +236,7 @@ async def find_rows(
     for view in views:
         before = 0
         while len(found) < len(ids):
-            page = answered(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            page = await page_of(shard_client, key, before, config.inbox_page_max, view)
             if page.epoch != epoch:  # numbers have begun anew: those of earlier pages are of other messages now
                 found.clear()
                 epoch = page.epoch
@@ -262,7 +274,7 @@ async def kept_rows(shard_client: ShardClient, config: Config, key: str) -> Asyn
     for view in (ALL, IN_ARCHIVE) if config.inbox_max else ():
         before = 0
         while True:
-            page = answered(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            page = await page_of(shard_client, key, before, config.inbox_page_max, view)
             for row in page.rows:
                 yield _message(page.epoch, row)
             before = page.before

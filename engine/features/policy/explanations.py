@@ -18,6 +18,7 @@ from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import Explained
 from engine.features.policy.core.contact_policy import unwanted_by
 from engine.features.policy.core.policy_step import facts_of
+from engine.features.policy.profiles import ask_profile
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import Endpoint, json_answer
 from engine.publish.drafts import Draft
@@ -46,7 +47,7 @@ async def explain(
     for_users = [draft for draft in drafts if draft.topic is None]
     explained = iter(await shard_client.explain(for_users))
     keys = {draft.key for draft in for_users if _steps_of(draft, steps)}
-    profiles = {key: (await shard_client.get_profile(key)).profile or NO_PROFILE for key in keys}
+    profiles = {key: (await ask_profile(shard_client, key)).profile or NO_PROFILE for key in keys}
     results = []
     for draft in drafts:
         if draft.topic is not None:

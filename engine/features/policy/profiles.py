@@ -14,15 +14,15 @@ from typing import Any
 
 from msgspec import UNSET
 
-from engine.api import time_zones
 from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.category import ANY_CHOICE, INBOX
 from engine.core.model.routing import split_key
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE, Profile, shown
-from engine.core.wire.records import OK, OVERLOADED, ProfileIs, SetProfile
+from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, GetProfile, ProfileIs, SetProfile
 from engine.errors import Invalid, Unavailable
+from engine.features.policy import time_zones
 from engine.features.policy.core.preferences_json import NOTHING, PatchText, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits, ProfileText, parse_profile, profile_decoder
 from engine.gateway.shard_client import ShardClient
@@ -47,13 +47,23 @@ def _limits(config: Config) -> ProfileLimits:
     return ProfileLimits(config.profile_entries_max, config.id_chars_max, inbox=config.inbox_max > 0)
 
 
+async def ask_profile(shard_client: ShardClient, key: str) -> ProfileIs:
+    """The answer of the user's shard, whatever its status. Raises Overloaded, Unavailable."""
+    return await shard_client.ask(ProfileIs, lambda ref: GetProfile(ref, key))
+
+
+async def ask_change(shard_client: ShardClient, key: str, patch: PreferencesPatch, config: Config) -> ProfileIs:
+    """Likewise, to a change of what the user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
+    return await shard_client.ask(ProfileIs, lambda ref: ChangeProfile(ref, key, patch, config.profile_entries_max))
+
+
 async def get(shard_client: ShardClient, key: str) -> ProfileIs:
     """A user's profile, and when they were last active.
 
     Raises:
         Unavailable: the shard or its storage did not answer.
     """
-    return _good(await shard_client.get_profile(key))
+    return _good(await ask_profile(shard_client, key))
 
 
 async def put(shard_client: ShardClient, key: str, profile: Profile | None, *, keep_categories: bool = False) -> ProfileIs:
@@ -99,7 +109,7 @@ class Preferences:
 
     async def apply(self, key: str, patch: PreferencesPatch) -> ProfileIs:
         """Apply a patch; durable on return. Raises as `change`."""
-        answer = await self._shard_client.change_profile(key, patch)
+        answer = await ask_change(self._shard_client, key, patch, self._config)
         if answer.status == OVERLOADED:
             entries_max = self._config.profile_entries_max
             raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", "$"))

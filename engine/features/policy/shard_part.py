@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from engine.api.time_zones import zone_here
 from engine.core.wire.records import ChangeProfile, Explain, GetProfile, SetProfile, Trace
 from engine.features.policy.core.changed_profiles import change_profile, get_profile
 from engine.features.policy.core.explain import explain, trace
 from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.policy.time_zones import zone_here
 from engine.store.shard_feature import ShardFeature, ShardPorts
 
 

@@ -36,7 +36,7 @@ from engine.core.inbox.inbox import ALL, ARCHIVED
 from engine.core.model.routing import split_key
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, InboxRow, Timer
 from engine.errors import Invalid
-from engine.features.inbox.inboxes import answered, find_rows
+from engine.features.inbox.inboxes import answered, find_rows, mark_all
 from engine.features.snooze import description
 from engine.features.snooze.copies import asks, copy_of, original_of
 from engine.gateway.gateway import Gateway
@@ -91,7 +91,7 @@ class Snoozes:
                 raise media_types.unacceptable(Invalid("a question, which stays until its answer or deadline", f"$.ids[{ids.index(id)}]"))
         scheduled, refused = await self._schedule(key, list(rows.values()), epoch, until_ms)
         seqs |= scheduled
-        marked = answered(await self._shard_client.mark_inbox(key, ARCHIVED, True, sorted(seqs), [], 0, epoch))
+        marked = answered(await mark_all(self._shard_client, key, ARCHIVED, True, sorted(seqs), [], 0, epoch))
         if refused is not None:
             raise refused
         unknown = [id for id in ids if id not in moved and id not in rows]

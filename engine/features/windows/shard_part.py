@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from engine.api.time_zones import zone_here
+from engine.features.policy.time_zones import zone_here
 from engine.features.windows.core.aggregation_window import KINDS
 from engine.features.windows.core.window_step import WindowJudge
 from engine.store.shard_feature import ShardFeature, ShardPorts

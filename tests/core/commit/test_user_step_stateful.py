@@ -11,7 +11,6 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from engine.api.time_zones import zone
 from engine.core.commit.group import Group
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import Decided, Profiled, StoredMessage
@@ -21,6 +20,7 @@ from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.wire.records import OK, ChangeProfile, ProfileIs, SetProfile
 from engine.features.policy.core.preferences_json import parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
+from engine.features.policy.time_zones import zone
 from engine.features.windows.core.aggregation_window import Counted
 from tests.support.merge_patch import DEFAULTS, merge_patch
 from tests.support.shard_world import World, of

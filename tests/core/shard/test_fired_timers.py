@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine.api.time_zones import zone
 from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import Action
@@ -16,6 +15,7 @@ from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 from engine.features.policy.core.policy_step import PolicyJudge
+from engine.features.policy.time_zones import zone
 from tests.support.shard_world import World
 
 

@@ -11,8 +11,6 @@ import httpx
 import msgspec
 import pytest
 
-from engine.api import time_zones
-from engine.api.time_zones import zone
 from engine.core.model.action import ChannelTarget
 from engine.core.policy.profile import MailDigest
 from engine.core.wire import records as wire
@@ -20,6 +18,8 @@ from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, Invalid
 from engine.features.actions.store import QueuedAction
 from engine.features.digest.core.mail_times import next_due
+from engine.features.policy import time_zones
+from engine.features.policy.time_zones import zone
 from engine.features.reach.core.addresses import Addresses
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.mail_server import MailServer, mail_server

@@ -116,7 +116,7 @@ async def test_rows_found_before_numbers_began_anew_are_dropped(world: EdgeWorld
     pages = iter((page("e1", 3, (3, "c")), page("e2", 0, (1, "a"))))
 
     class Pages:
-        async def read_inbox(self, *_: object) -> wire.InboxIs:
+        async def ask(self, *_: object) -> wire.InboxIs:
             return next(pages)
 
     found, epoch = await find_rows(cast(ShardClient, Pages()), "t:u", {"a", "c"}, world.config, (ALL,))

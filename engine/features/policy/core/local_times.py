@@ -1,7 +1,7 @@
 """Local times of a user: quiet hours, and the instant that a local time means.
 
-A zone is data that is passed in (`datetime.tzinfo`, an IANA zone of `engine.api.time_zones`); nothing here looks one up or reads a clock.
-Instants are milliseconds since the epoch, local times are minutes since midnight.
+A zone is data that is passed in (`datetime.tzinfo`, an IANA zone of `engine.features.policy.time_zones`); nothing here looks one up or
+reads a clock. Instants are milliseconds since the epoch, local times are minutes since midnight.
 
 What a local time means when clocks are changed:
 

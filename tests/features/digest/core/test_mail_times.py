@@ -7,10 +7,10 @@ from datetime import UTC, date, datetime, timedelta
 import hypothesis.strategies as st
 from hypothesis import given
 
-from engine.api.time_zones import zone
 from engine.core.policy.profile import ALL_DAYS, MailDigest
 from engine.features.digest.core.mail_times import last_due, next_due
 from engine.features.policy.core.local_times import instant, local
+from engine.features.policy.time_zones import zone
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia")
 digests = st.builds(MailDigest, st.integers(0, 1439), st.integers(1, ALL_DAYS))

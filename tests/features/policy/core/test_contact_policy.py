@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from engine.api.time_zones import zone
 from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.defined_categories import TOUCH
@@ -19,6 +18,7 @@ from engine.core.model.step import ChannelStep
 from engine.core.policy.profile import NO_PROFILE, MailDigest, Profile, QuietHours
 from engine.core.policy.user_state import Counters, Recent
 from engine.features.policy.core.contact_policy import TOTAL, Decision, Facts, Reason, Verdict, evaluate, forget_old, record, unwanted_by
+from engine.features.policy.time_zones import zone
 
 EMAIL = ChannelStep("email")
 MORNING = MailDigest(480)

@@ -10,10 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from engine.api.time_zones import zone
 from engine.core.policy.profile import ALL_DAYS, DAY_MINUTES, QuietHours
 from engine.errors import Invalid
 from engine.features.policy.core.local_times import instant, local, never_end, quiet_until
+from engine.features.policy.time_zones import zone
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from engine.api.time_zones import zone
 from engine.core.model.category import DIGEST, OFF, ON, Category
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.step import ChannelStep
@@ -20,6 +19,7 @@ from engine.errors import Invalid
 from engine.features.policy.core.changed_profiles import patched
 from engine.features.policy.core.preferences_json import NOTHING, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
+from engine.features.policy.time_zones import zone
 from tests.support.merge_patch import DEFAULTS, merge_patch
 
 CATEGORIES = {

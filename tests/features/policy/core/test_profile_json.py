@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from engine.api.time_zones import zone
 from engine.core.policy.profile import NO_PROFILE, Profile, QuietHours, shown
 from engine.errors import Invalid
 from engine.features.policy.core.profile_json import ProfileLimits, parse_profile, profile_decoder
+from engine.features.policy.time_zones import zone
 from tests.support.hostile_input import json_tokens, mutated
 
 LIMITS = ProfileLimits(entries_max=5, chars_max=20)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from engine.api.time_zones import zone, zone_here
 from engine.errors import Invalid
+from engine.features.policy.time_zones import zone, zone_here
 
 
 def test_a_name_of_the_database_gives_its_zone() -> None:
