@@ -97,7 +97,8 @@ class PreferencesMachine(RuleBasedStateMachine):
             id = f"m{len(self.posts)}"
             self.posts[id] = (f"t:{user}", category, type_)
             terms = PolicyTerms(category, CATEGORIES[category])
-            self.world.post(user, id, policy_terms=terms, more=b',"type":"%b"' % type_.encode())
+            more = b',"type":"%b"' % type_.encode()
+            self.world.post(user, id, ttl_ms=2 * self.world.config.digest_ms, policy_terms=terms, more=more)
 
     @rule()
     def work(self) -> None:

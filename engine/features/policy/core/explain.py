@@ -49,7 +49,7 @@ def explain(mailbox: Mailbox, asked: Explain, context: RequestContext) -> Explai
     judge = context.mailbox_store.judge
     assert isinstance(judge, PolicyJudge), "the feature brings both"
     step = judge.step([], {}, at_ms)
-    verdict = step.message(mailbox, facts_of(envelope), held=step.waits_until(mailbox, envelope) > 0)
+    verdict = step.message(mailbox, envelope, facts_of(envelope), post.expires_ms)
     word, until_ms = "deliver", 0
     if verdict is not None:
         word, until_ms = _WORDS[verdict.decision], verdict.until_ms

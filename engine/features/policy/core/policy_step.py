@@ -146,7 +146,7 @@ class PolicyStep(JudgeStep):
             return Answer(pending, SUPPRESSED, 0, self._note(post.key, envelope, event, unmet.reason, unmet.detail))
         if envelope.policy_terms is not None or mailbox.user_state is not None:
             facts = facts_of(envelope)
-            verdict = self.message(mailbox, facts, held=self.waits_until(mailbox, envelope) > 0)
+            verdict = self.message(mailbox, envelope, facts, post.expires_ms)
             if verdict is not None and verdict.decision is Decision.DIGEST:
                 digested, envelope = verdict, in_digest(envelope, self.config.digest_ms)
             elif verdict is not None and verdict.decision is Decision.INBOX:
@@ -174,14 +174,24 @@ class PolicyStep(JudgeStep):
         """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
         return ALONE
 
-    def message(self, mailbox: Mailbox, facts: Facts, *, held: bool = False) -> Verdict | None:
-        """The verdict on a message; None: deliver. `held`: it would wait in a window, so only the user's profile is applied; what
-        is wanted in the inbox only waits too."""
-        profile, inbox = profile_of(mailbox), mailbox.inbox_limits is not None
+    def message(self, mailbox: Mailbox, envelope: Envelope, facts: Facts, expires_ms: int) -> Verdict | None:
+        """The verdict on a message; None: deliver. It goes into no digest that is sent after it expires."""
+        held = self.waits_until(mailbox, envelope) > 0
+        verdict = self._on_arrival(mailbox, facts, held=held, digest=True)
+        if verdict is None or verdict.decision is not Decision.DIGEST:
+            return verdict
+        sent_ms = self.waits_until(mailbox, in_digest(envelope, self.config.digest_ms))
+        return verdict if expires_ms > sent_ms else self._on_arrival(mailbox, facts, held=held, digest=False)
+
+    def _on_arrival(self, mailbox: Mailbox, facts: Facts, *, held: bool, digest: bool) -> Verdict | None:
+        """As `message`. `held`: it would wait in a window, so only the user's profile is applied; what is wanted in the inbox only waits
+        too."""
+        profile, inbox, active_ms = profile_of(mailbox), mailbox.inbox_limits is not None, mailbox.seen_ms
         if held:
-            verdict = wished(facts, profile, mailbox.seen_ms, inbox=inbox)
+            verdict = wished(facts, profile, active_ms, digest=digest, inbox=inbox)
             return None if verdict is not None and verdict.decision is Decision.INBOX else verdict
-        return evaluate(facts, profile, self._zone(profile), self._known(mailbox), self.now_ms, mailbox.seen_ms, inbox=inbox)
+        zone = self._zone(profile)
+        return evaluate(facts, profile, zone, self._known(mailbox), self.now_ms, active_ms, digest=digest, inbox=inbox)
 
     def summary(self, mailbox: Mailbox, facts: Facts) -> Verdict:
         """The verdict on what a window sends. It has waited already, so it is not added to the digest."""

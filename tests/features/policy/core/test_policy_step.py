@@ -580,6 +580,24 @@ def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:
     assert [message["id"] for message in later(world, DIGEST_MS)] == ["only"]
 
 
+def test_what_expires_before_the_digest_does_not_wait_for_it() -> None:
+    world = connected_world()
+    wants(world, FORUM)
+    assert told(world, type="forum.like", ttl_ms=DIGEST_MS).status == ACCEPTED
+    assert told(world, type="forum.like", ttl_ms=DIGEST_MS, **WINDOW).status == MERGED
+    assert list(windows(world).open) == ["likes"]
+    assert told(world, type="forum.like", ttl_ms=DIGEST_MS + 1).status == MERGED
+    world.now_ms += DIGEST_MS - 300
+    assert told(world, type="forum.like", ttl_ms=301).status == MERGED
+    assert [message["count"] for message in later(world) if message["type"] == "digest"] == [2]
+
+
+def test_what_expires_before_the_digest_waits_for_the_end_of_quiet_hours() -> None:
+    world = at(TEN_PM)
+    wants(world, Profile(zone=NIGHT.zone, quiet=NIGHT.quiet, digest_types=("forum.*",)))
+    assert told(world, type="forum.like", ttl_ms=DIGEST_MS).status == DEFERRED
+
+
 def test_a_question_waits_for_no_digest() -> None:
     world = World()
     wants(world, FORUM)
@@ -590,14 +608,14 @@ def test_a_digest_has_room_beside_a_full_table_of_windows_and_takes_messages_out
     world = World(windows_max=1)
     wants(world, FORUM)
     assert told(world, **WINDOW).status == MERGED
-    assert told(world, type="forum.like", merge=Merge(300), collapse="forum").status == MERGED
+    assert told(world, type="forum.like", ttl_ms=2 * DIGEST_MS, merge=Merge(300), collapse="forum").status == MERGED
     assert set(windows(world).open) == {"likes", DIGEST}
 
 
 def test_an_open_digest_takes_no_room_from_windows() -> None:
     world = World(windows_max=1)
     wants(world, FORUM)
-    assert told(world, type="forum.like").status == MERGED
+    assert told(world, type="forum.like", ttl_ms=2 * DIGEST_MS).status == MERGED
     assert [told(world, merge=Merge(300), collapse=key).status for key in ("likes", "replies")] == [MERGED, ACCEPTED]
 
 
