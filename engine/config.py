@@ -351,8 +351,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inbox_reads_max: Positive = 1000  # reads of inboxes that wait for storage at one shard: half a second of Redis
     inbox_unwritten_bytes_max: Positive = 32 << 20  # acknowledged messages at one shard that no checkpoint has written: beyond it one is
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
-    confirm_link_s: Positive = 3600  # somebody who gives an address looks into its mailbox at once
-    unsubscribe_link_s: Positive = 5 * 365 * 86_400  # a link in an old mail must work; the law wants 30 days to 2 years
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
     digest_messages_max: Positive = 1000  # missed messages that one digest tells of, the newest: about 15 ms of an edge, in a thread
@@ -383,7 +381,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     growing_per_user_max: Positive = 50  # that grow at once: more than a screen shows
     growing_per_tenant_max: Positive = 10_000  # that grow at once, on each Redis server: some 500 MB when all are full
     growing_buffer_bytes_max: Positive = 32 << 20  # text at one edge that storage does not have: seconds of it while storage is slow
-    growing_parts_max: Positive = 5000  # of one request: some 20 ms of an edge
     growing_progress_chars_max: Positive = 200  # of the text of a progress: a line under its bar
     growing_poll_ms: Positive = 200  # between two such looks, as `question_poll_ms`
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
@@ -393,7 +390,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     dead_letters_bytes_max: Positive = 64 << 20  # per tenant: an operator looks at the latest
     audit_entries_max: Positive = 100_000  # acts of operators, 30 MB in Redis; a hundred a day for three years
-    audit_page_max: Positive = 500  # listed in one answer
     dead_letters_page_max: Positive = 100  # listed in one answer, redriven or dropped by one request: at most 7 MB of them in memory
     dead_letters_looked_max: Positive = 2000  # in storage for one page of a single user's: some 100 ms of an edge when all are large
     event_groups_max: Positive = 16  # of consumers, per tenant: each has every event of the stream read for it, also other tenants'
@@ -499,7 +495,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     outcomes_kept_bytes_max: Positive = 64 << 20  # batches in the database, for slow groups of consumers: some 2 million outcomes
     outcomes_kept_ms: Positive = 86_400_000  # and at most so long: what an erased user did is gone from the stream by then
     history_rows_max: Positive = 5000  # of one transaction of the archivist: some 100 ms, after which nobody else waits for a lock
-    history_query_rows_max: Positive = 500  # of one answer; 200 KB
     history_sweep_ms: Positive = 60_000  # how often the archivist deletes rows older than history_ttl_s
 
     # -- internal: events of Ray ---------------------------------------------------------------------------------------
@@ -508,8 +503,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- internal: operating -------------------------------------------------------------------------------------------
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
-    load_point_ms: Positive = 10_000  # between two points of the recent load, which charts show
-    load_points_max: Positive = 360  # an hour of them: some 120 KB in storage, and in an answer
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
     failover_ms: Positive = 600  # for the next process of a dead shard, where one is spare: twice what that takes; a new one takes 2 s

@@ -24,6 +24,9 @@ from engine.store.storage_calls import StorageCalls
 _READ: Final = 1000
 """Acts at a time, when all are looked at: 0.3 MB."""
 
+PAGE_MAX: Final = 500
+"""Acts of one answer."""
+
 _DETAIL_BYTES_MAX: Final = 4096
 """Of the details of one act; longer ones are left out."""
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from engine.config import Config
+from engine.features.audit.audit_log import PAGE_MAX
 from engine.http.description.json_schema import TIME_MS, Schema, answer_of, object_of
 from engine.http.description.operation import Part, json_of, operation, parameter
 
@@ -18,7 +19,7 @@ by_operator = partial(operation, "operating", "operator")
 
 def paths(config: Config) -> Part:
     """See `Description`."""
-    limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.audit_page_max, "default": min(100, config.audit_page_max)}
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": 100}
     entry: Schema = {"type": "string", "pattern": f"^{ENTRY_PATTERN}$"}
     return {
         "GET /v1/audit": by_operator(
@@ -53,7 +54,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "ActPage": object_of(
             "Some acts.",
             required=("acts",),
-            acts={"type": "array", "items": act, "maxItems": config.audit_page_max},
+            acts={"type": "array", "items": act, "maxItems": PAGE_MAX},
             before={**text, "description": "Begins the next page; absent at the end."},
         )
     }

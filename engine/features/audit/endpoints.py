@@ -18,7 +18,7 @@ from engine.auth.tokens import Principal
 from engine.core.model.routing import mailbox_key
 from engine.errors import StorageUnavailable
 from engine.features.audit import description
-from engine.features.audit.audit_log import Act, AuditLog
+from engine.features.audit.audit_log import PAGE_MAX, Act, AuditLog
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request
@@ -59,11 +59,11 @@ def table(access: Access, store: AuditLog) -> EndpointTable:
     async def acts(request: Request) -> Response:
         """`GET /v1/audit?before=&after=&limit=`."""
         access.authenticate(request, tokens.OPERATOR)
-        query, limit_max = request.query_params, access.config.audit_page_max
+        query = request.query_params
         for name in ("before", "after"):
             if name in query and not _ENTRY.fullmatch(query[name]):
                 raise bad_request(f"`{name}`: the `entry` of an act")
-        limit = limit_of(query, limit_max, min(100, limit_max))
+        limit = limit_of(query, PAGE_MAX, 100)
         before = query.get("before", "")
         page = await (store.after(query["after"], limit, before) if "after" in query else store.page(before, limit))
         following = {"before": page[-1].entry} if len(page) == limit and "after" not in query else {}

@@ -48,7 +48,7 @@ from engine.features.digest.core.mail_times import last_due, next_due
 from engine.features.digest.mail_text import digest_mail, digest_page
 from engine.features.policy.profiles import ask_change, ask_profile
 from engine.features.policy.time_zones import zone_here
-from engine.features.policy.unsubscribe_links import make_link_token, read_link_token
+from engine.features.policy.unsubscribe_links import LINK_S, make_link_token, read_link_token
 from engine.features.policy.unsubscribing import LinkKey
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.store import AddressStore
@@ -184,7 +184,7 @@ class MailDigests:
         config = self._config
         if not config.public_url:
             return ""
-        claims = _Claims(action.tenant, action.user, self._wall_ms() // 1000 + config.unsubscribe_link_s)
+        claims = _Claims(action.tenant, action.user, self._wall_ms() // 1000 + LINK_S)
         return f"{config.public_url.rstrip('/')}{PATH}?token={make_link_token(claims, await self._link_key())}"
 
     async def show(self, token: str, language: str) -> Response:

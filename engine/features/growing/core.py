@@ -23,6 +23,9 @@ from msgspec import Raw, Struct
 from engine.config import Config
 from engine.core.model.json_depth import within_depth
 
+PARTS_MAX: Final = 5000
+"""Of one request: some 20 ms of an edge."""
+
 OK: Final = "ok"
 BEHIND: Final = "behind"
 FULL: Final = "full"

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX
-from engine.features.growing.core import BEHIND, ENDED, FULL, IDLE, OK, REPLACED
+from engine.features.growing.core import BEHIND, ENDED, FULL, IDLE, OK, PARTS_MAX, REPLACED
 from engine.http.description.json_schema import Schema, answer_of, closed_object, object_of, printable, user_name
 from engine.http.description.member_schemas import sent
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
@@ -125,7 +125,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             required=("parts",),
             parts={
                 "type": "array",
-                "maxItems": config.growing_parts_max,
+                "maxItems": PARTS_MAX,
                 "items": closed_object(
                     "A part.",
                     required=("user", "id", "generation", "offset"),

@@ -21,7 +21,7 @@ from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key
 from engine.errors import Invalid
 from engine.features.growing import description
-from engine.features.growing.core import Head
+from engine.features.growing.core import PARTS_MAX, Head
 from engine.features.growing.growing import Growing, GrownPart
 from engine.features.growing.store import GrowingStore, StoredGrowth
 from engine.gateway.gateway import Gateway
@@ -132,8 +132,8 @@ def table(access: Access, growing: Growing) -> EndpointTable:
         gateway.check_room(principal.tenant)
         prefix = mailbox_key(principal.tenant, "")
         try:
-            if len(asked.parts) > config.growing_parts_max:
-                raise Invalid(f"at most {config.growing_parts_max} parts", "$.parts")
+            if len(asked.parts) > PARTS_MAX:
+                raise Invalid(f"at most {PARTS_MAX} parts", "$.parts")
             parts = [_part_of(part, index, prefix, config) for index, part in enumerate(asked.parts)]
         except Invalid as error:
             raise media_types.unacceptable(error) from None

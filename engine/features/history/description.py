@@ -11,6 +11,9 @@ from engine.core.model.constants import TS_MS_MAX
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of, printable, user_name
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path
 
+ROWS_MAX: Final = 500
+"""Rows of one answer; 200 KB."""
+
 by_admin = partial(operation, "operating", "admin")
 by_client = partial(operation, "contact policy", "connect")
 
@@ -31,9 +34,7 @@ def paths(config: Config) -> Part:
                 parameter("since", "query", "From this time on.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
                 parameter("until", "query", "Before this time.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
                 parameter("before", "query", "The `before` of the page before.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}),
-                parameter(
-                    "limit", "query", "How many at most.", {"type": "integer", "minimum": 1, "maximum": config.history_query_rows_max}
-                ),
+                parameter("limit", "query", "How many at most.", {"type": "integer", "minimum": 1, "maximum": ROWS_MAX}),
             ),
         ),
         "/v1/users/{user}/messages/{message}": [user, parameter("message", "path", "Its id.", printable(config), required=True)],
@@ -81,7 +82,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             tenant={"type": "string"},
             history={
                 "type": "array",
-                "maxItems": config.history_query_rows_max,
+                "maxItems": ROWS_MAX,
                 "items": object_of(
                     "One thing that happened. Members that do not apply to it are left out.",
                     required=("at", "user", "event"),

@@ -22,6 +22,7 @@ from engine.core.model.names import is_id
 from engine.core.model.routing import split_key
 from engine.core.wire.records import Step
 from engine.features.history import description, figures
+from engine.features.history.description import ROWS_MAX
 from engine.features.history.timeline import timeline
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, not_found
@@ -74,7 +75,6 @@ class History:
         return {**page, "before": rows[-1]["id"].hex()} if len(rows) == limit else page
 
     def _conditions(self, query: QueryParams) -> tuple[dict[str, Any], int]:
-        rows_max = self._config.history_query_rows_max
         unknown = sorted(set(query) - {"tenant", "user", "id", "since", "until", "before", "limit"})
         if unknown:
             raise bad_request(f"`{unknown[0]}`: there is no such parameter; there are user, id, since, until, before, limit, tenant")
@@ -91,7 +91,7 @@ class History:
                 wanted[f"{name}_ms"] = int(text)
         if "before" in query:
             wanted["before"] = _cursor(query["before"])
-        limit = limit_of(query, rows_max, min(100, rows_max))
+        limit = limit_of(query, ROWS_MAX, 100)
         return wanted, limit
 
     async def steps(self, tenant: str, user: str, message: str) -> list[Step] | None:
@@ -126,7 +126,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     query = ports.find_actor("archivist", "the archivist of the history", "its database") if ports.config.history_url else None
     if query is not None:
-        ports.gateway.kept_of_user["history"] = partial(_rows_of, query, ports.config.history_query_rows_max)
+        ports.gateway.kept_of_user["history"] = partial(_rows_of, query)
     return feature_of(query)
 
 
@@ -135,15 +135,15 @@ def feature_of(query: QueryHistory | None) -> EdgeFeature:
     return EdgeFeature("history", lambda access: table(access, query), metrics=figures.METRICS, is_degraded=figures.is_degraded)
 
 
-async def _rows_of(query: QueryHistory, limit: int, key: str) -> AsyncIterator[bytes]:
+async def _rows_of(query: QueryHistory, key: str) -> AsyncIterator[bytes]:
     """Every row of a user in JSON, the newest first, for an export. Raises Unavailable."""
     tenant, user = split_key(key)
     wanted: dict[str, Any] = {"tenant": tenant, "user": user}
     while True:
-        rows = await query(wanted, limit)
+        rows = await query(wanted, ROWS_MAX)
         for row in rows:
             yield msgspec.json.encode(_members(row))
-        if len(rows) < limit:
+        if len(rows) < ROWS_MAX:
             return
         wanted["before"] = rows[-1]["id"]
 

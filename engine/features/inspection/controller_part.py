@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from engine.errors import StorageUnavailable
-from engine.features.inspection.core import LoadWatch, memory_of_servers
+from engine.features.inspection.core import POINT_MS, POINTS_MAX, LoadWatch, memory_of_servers
 from engine.features.inspection.load_history import LoadHistory
 from engine.store.controller_feature import ControllerFeature, ControllerPorts
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 def on_controller(ports: ControllerPorts) -> ControllerFeature:
     """The feature at the controller."""
-    load = LoadWatch(ports.config.load_point_ms)
-    history = LoadHistory(ports.stores[0], ports.config.load_points_max)
+    load = LoadWatch(POINT_MS)
+    history = LoadHistory(ports.stores[0], POINTS_MAX)
 
     async def record() -> None:
         """Add a point when it is time for one. What cannot be stored is lost."""

@@ -17,6 +17,12 @@ from msgspec import Struct
 _SHARD_COUNTERS: Final = ("published", "delivered", "acknowledged", "retried", "expired", "dead_lettered")
 _COUNTERS: Final = {"shard": _SHARD_COUNTERS, "scheduler": ("fired",), "edge": ("shed",)}
 
+POINT_MS: Final = 10_000
+"""Between two points, which charts show."""
+
+POINTS_MAX: Final = 360
+"""An hour of them: some 120 KB in storage, and in an answer."""
+
 
 class LoadPoint(Struct, frozen=True, omit_defaults=True):
     """The load of some seconds, which ended at `at` (ms since the epoch) and lasted `over_ms`.

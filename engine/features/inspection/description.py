@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.config import Config
-from engine.features.inspection.core import LoadPoint
+from engine.features.inspection.core import POINTS_MAX, LoadPoint
 from engine.features.user_data.description import CONNECTION, OLDEST
 from engine.http.description.json_schema import COUNT, TIME_MS, Schema, answer_of, rows
 from engine.http.description.operation import Part, json_of, operation
@@ -36,7 +36,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "LoadHistory": answer_of(
             "The load of the last hour, the oldest point first.",
             every_ms=COUNT,
-            points={"type": "array", "items": _load_point(), "maxItems": config.load_points_max},
+            points={"type": "array", "items": _load_point(), "maxItems": POINTS_MAX},
         ),
         "TenantList": answer_of(
             "What the largest tenants have in storage, and the quotas in force.",

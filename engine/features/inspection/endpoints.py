@@ -20,6 +20,7 @@ from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.core.shard.slow_connections import SlowConnection
 from engine.features.inspection import description
+from engine.features.inspection.core import POINT_MS, POINTS_MAX
 from engine.features.inspection.load_history import LoadHistory
 from engine.features.inspection.store import Quarantine
 from engine.features.user_data.user_reports import connection_json
@@ -48,7 +49,7 @@ class Inspection:
     async def load(self) -> dict[str, Any]:
         """`GET /v1/load`: a point every few seconds, of an hour, the oldest first."""
         points = await self._points.read()
-        return {"every_ms": self._config.load_point_ms, "points": [Raw(point) for point in points]}
+        return {"every_ms": POINT_MS, "points": [Raw(point) for point in points]}
 
     async def tenants(self) -> dict[str, Any]:
         """`GET /v1/tenants`: what the largest have in storage, and the quotas."""
@@ -74,7 +75,7 @@ def _slow_client(found: SlowConnection) -> dict[str, Any]:
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    points = LoadHistory(ports.redis, ports.config.load_points_max)
+    points = LoadHistory(ports.redis, POINTS_MAX)
     usage, quarantine = TenantUsage(*ports.stores), Quarantine(*ports.stores)
     inspection = Inspection(ports.config, points, usage, quarantine, ports.slow_clients)
     return EdgeFeature("inspection", lambda access: table(access, inspection))

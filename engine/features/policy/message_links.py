@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.features.policy.unsubscribe_links import LinkClaims
+from engine.features.policy.unsubscribe_links import LINK_S, LinkClaims
 from engine.features.policy.unsubscribing import LinkKey, link_paths
 from engine.publish.drafts import Draft
 
@@ -22,8 +21,7 @@ from engine.publish.drafts import Draft
 class MessageLinks:
     """Adds the links of one edge. `link_key`: they are signed with it; `wall_ms`: milliseconds since the epoch."""
 
-    def __init__(self, config: Config, link_key: LinkKey, wall_ms: Callable[[], int]) -> None:
-        self._config = config
+    def __init__(self, link_key: LinkKey, wall_ms: Callable[[], int]) -> None:
         self._link_key = link_key
         self._wall_ms = wall_ms
 
@@ -37,7 +35,7 @@ class MessageLinks:
         if not wanted:
             return
         key = await self._link_key()
-        expires_s = self._wall_ms() // 1000 + self._config.unsubscribe_link_s
+        expires_s = self._wall_ms() // 1000 + LINK_S
         links = [LinkClaims(split_key(draft.key)[0], draft.user, category, expires_s) for draft, category in wanted]
         for (draft, _), path in zip(wanted, await link_paths(links, key), strict=True):
             body = b'%b,"unsubscribe":%b' % (draft.envelope.body, msgspec.json.encode(path))

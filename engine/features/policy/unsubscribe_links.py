@@ -19,6 +19,9 @@ from msgspec import Struct
 
 from engine.auth import jws
 
+LINK_S: Final = 5 * 365 * 86_400
+"""How long a link is good: one in an old mail must work, and the law wants 30 days to 2 years."""
+
 KEY_BYTES: Final = 32
 _TOKEN_CHARS_MAX: Final = 4096  # a user's name has at most some hundred characters
 

@@ -39,7 +39,7 @@ from engine.features.policy import profiles
 from engine.features.policy.core.preferences_json import choice_for, may, may_choose
 from engine.features.policy.keys import UNSUBSCRIBE_KEY_KEY
 from engine.features.policy.profiles import Preferences
-from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token, unsubscribe_claims
+from engine.features.policy.unsubscribe_links import KEY_BYTES, LINK_S, LinkClaims, make_link_token, read_link_token, unsubscribe_claims
 from engine.features.policy.unsubscribe_page import unsubscribe_page
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem
@@ -131,7 +131,7 @@ class Unsubscribing:
             users = self._check(tenant, wanted)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
-        expires_s = self._wall_ms() // 1000 + self._config.unsubscribe_link_s
+        expires_s = self._wall_ms() // 1000 + LINK_S
         key = await self._link_key()
         paths = await link_paths([LinkClaims(tenant, user, wanted.category, expires_s) for user in users], key)
         links = [{"user": user, "path": path} for user, path in zip(users, paths, strict=True)]

@@ -5,7 +5,7 @@
     POST of the link   the address is the user's; durable with the page. Not when the user was erased since the mail was asked for
 
 Until the button is pressed nothing is kept: user and address are in the link, signed with the key of unsubscribe links, for
-`confirm_link_s`. So a crash loses a mail at most, and the user asks again. The mail is sent within the request, which fails when the mail
+`LINK_S`. So a crash loses a mail at most, and the user asks again. The mail is sent within the request, which fails when the mail
 server does not take it: with 503 for now, with 422 for good.
 
 Whom such mails could bother: `_ADDRESS_MAX` in a day to one address, whoever asks, and `_USER_MAX` for one user. They have no
@@ -34,7 +34,7 @@ from engine.features.policy.unsubscribing import LinkKey
 from engine.features.reach.confirmation import confirmation_mail, confirmation_page
 from engine.features.reach.core.addresses import Addresses, check_addresses
 from engine.features.reach.email_channel import EmailChannel
-from engine.features.reach.store import AddressStore
+from engine.features.reach.store import LINK_S, AddressStore
 from engine.http.problems import RETRY_AFTER_S, not_found, too_many_requests, unavailable, whole_seconds
 from engine.publish import media_types
 
@@ -112,7 +112,7 @@ class OwnChannels:
             asked = await self._addresses.count_asked(limits, _SPAN_MS)
             if asked.wait_ms:
                 raise too_many_requests("too many mails of confirmation were asked for", whole_seconds(asked.wait_ms))
-            expires_s = self._wall_ms() // 1000 + config.confirm_link_s
+            expires_s = self._wall_ms() // 1000 + LINK_S
             token = make_link_token(_Claims(*split_key(key), email, asked.at_ms, expires_s), await self._link_key())
             link = f"{config.public_url.rstrip('/')}{PATH}?token={quote(token, safe='')}"
             try:

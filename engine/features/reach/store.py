@@ -24,6 +24,10 @@ _CHANGE: Final = Script.beside(__file__, "channels_change")
 _ASK: Final = Script.beside(__file__, "channels_ask")
 _COUNT: Final = Script.beside(__file__, "channels_count")
 _ERASE: Final = Script.beside(__file__, "channels_erase")
+LINK_S: Final = 3600
+"""How long a link of confirmation is good: somebody who gives an address looks into its mailbox at once."""
+
+_LINKS_MS: Final = 2 * LINK_S * 1000  # the clocks of edges and Redis differ
 _ROUNDS_MAX: Final = 20
 """Changes of one user at once: a user has some devices."""
 
@@ -49,7 +53,6 @@ class AddressStore:
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client
         self._replicas = Replicas.wanted(config)
-        self._links_ms = 2 * config.confirm_link_s * 1000  # the clocks of edges and Redis differ
 
     async def read(self, key: str) -> Addresses:
         """Those of the user with this mailbox key. A damaged value is none: nothing is sent to an address that may be another's."""
@@ -83,7 +86,7 @@ class AddressStore:
     async def erase(self, key: str) -> None:
         """Forget those of a user; idempotent. Links of before confirm nothing from then on."""
         tenant, user = split_key(key)
-        await _ERASE.run(self._client, [channels_key(tenant), channels_erased_key(_digest(key))], [user, self._links_ms], self._replicas)
+        await _ERASE.run(self._client, [channels_key(tenant), channels_erased_key(_digest(key))], [user, _LINKS_MS], self._replicas)
 
     async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> MailAsked:
         """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`."""

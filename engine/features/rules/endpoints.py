@@ -43,7 +43,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
 def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arrivals: EventArrivals, link_key: LinkKey) -> EdgeFeature:
     """The feature, of its parts."""
     gateway, rule_book = ports.gateway, rules.rule_book
-    message_links = MessageLinks(ports.config, link_key, gateway.wall_ms)
+    message_links = MessageLinks(link_key, gateway.wall_ms)
     gateway.category_book = CategoryBook(rule_book.in_use, lambda: rule_book.unread, message_links.add)
 
     async def arm_steps(drafts: Sequence[Draft], results: Sequence[ItemResult], steps: Mapping[str, Sequence[ChannelStep]]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.config import Config
 from engine.core.model.category import DAY_MS, OFF, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
@@ -87,7 +86,7 @@ async def test_a_link_is_no_part_of_what_makes_a_repeat_another_message(world: E
     for now_ms in (1_000_000, 9_000_000):
         envelope = Envelope("weekly-7", b"digest..", NORMAL, True, b'"id":"weekly-7"', policy_terms=PolicyTerms("news"))
         draft = Draft("t:u1", "u1", envelope, True, 0, 0, 0)
-        await MessageLinks(Config(), world.link_key, lambda now_ms=now_ms: now_ms).add([draft], {"news"})
+        await MessageLinks(world.link_key, lambda now_ms=now_ms: now_ms).add([draft], {"news"})
         made.append(draft.envelope)
     assert made[0].body != made[1].body
     assert made[0].digest == made[1].digest
@@ -96,7 +95,7 @@ async def test_a_link_is_no_part_of_what_makes_a_repeat_another_message(world: E
 async def test_others_are_served_while_many_links_are_made(world: EdgeWorld) -> None:
     envelope = Envelope("m", b"digest..", NORMAL, True, b'"id":"m"', policy_terms=PolicyTerms("news"))
     drafts = [Draft(f"t:u{n}", f"u{n}", envelope, True, 0, 0, 0) for n in range(1000)]
-    making = asyncio.ensure_future(MessageLinks(Config(), world.link_key, lambda: 0).add(drafts, {"news"}))
+    making = asyncio.ensure_future(MessageLinks(world.link_key, lambda: 0).add(drafts, {"news"}))
     turns = 0
     while not making.done():
         await asyncio.sleep(0)
