@@ -36,6 +36,7 @@ from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import action_of
 from engine.core.model.constants import TS_MS_MAX
+from engine.core.model.json_depth import within_depth
 from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.policy.profile import NO_PROFILE
@@ -421,8 +422,12 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
             ("context", config.context_bytes_max),
             ("data", config.data_bytes_max),
         ):
-            if name in payload and len(msgspec.json.encode(payload[name])) > bytes_max:
-                raise Invalid(f"at most {bytes_max} bytes", f"$.{name}")
+            if name in payload:
+                text = msgspec.json.encode(payload[name])
+                if len(text) > bytes_max:
+                    raise Invalid(f"at most {bytes_max} bytes", f"$.{name}")
+                if len(text) > 2 * config.json_depth_max and not within_depth(text, config.json_depth_max):
+                    raise Invalid(f"nested too deeply; at most {config.json_depth_max} levels are allowed", f"$.{name}")
     except Invalid as error:
         raise media_types.unacceptable(error) from None
     except RecursionError:

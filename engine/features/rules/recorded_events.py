@@ -5,7 +5,8 @@
 It is bounded by number (`MAXLEN`), by age (older ones are trimmed with each write, and the key expires when nobody writes) and, as each
 event is, by size. Best effort: what could not be written is missing, and no event waits for it.
 
-An event is of a user when any text in it, at any depth, is the user's name: rules take recipients from wherever they like.
+An event is of a user when any text or number in it, at any depth, is the user's name, or when a text mentions the user: rules take
+recipients from wherever they like.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import split_key
+from engine.features.rules.core.mentions import mentions
 from engine.features.rules.keys import RECORDED_EVENTS_KEY
 from engine.store.storage_calls import StorageCalls
 
@@ -77,7 +79,7 @@ class RecordedEvents:
                 found: Any = await self._client.xrange(RECORDED_EVENTS_KEY, min=start, count=_READ)
             for entry, fields in found:
                 event = _event(fields)
-                if event.tenant == tenant and _has_text(msgspec.json.decode(event.body), user):
+                if event.tenant == tenant and _names(msgspec.json.decode(event.body), user):
                     yield entry, event
             if len(found) < _READ:
                 return
@@ -95,10 +97,19 @@ def _event(fields: dict[bytes, bytes]) -> RecordedEvent:
     return RecordedEvent(fields[b"t"].decode(), fields[b"d"].decode(), int(fields[b"a"]), bytes(fields[b"e"]))
 
 
-def _has_text(value: Any, text: str) -> bool:
-    """Whether this JSON value is the text, or has it as a member, an item or the name of a member."""
-    if isinstance(value, dict):
-        return any(name == text or _has_text(member, text) for name, member in value.items())
-    if isinstance(value, list):
-        return any(_has_text(item, text) for item in value)
-    return bool(value == text)
+def _names(event: Any, user: str) -> bool:
+    """Whether the user is a text, a number or the name of a member in this JSON value, or is mentioned in a text of it."""
+    found = [event]
+    while found:  # no recursion: edges of earlier releases recorded events of any depth
+        value = found.pop()
+        if isinstance(value, dict):
+            found += value.keys()
+            found += value.values()
+        elif isinstance(value, list):
+            found += value
+        elif isinstance(value, str):
+            if value == user or ("@" in value and user in mentions(value)):
+                return True
+        elif type(value) is int and str(value) == user:
+            return True
+    return False

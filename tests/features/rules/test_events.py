@@ -99,6 +99,7 @@ async def test_an_event_nobody_has_a_rule_for_matches_nothing(rules: Path) -> No
         ({"type": "a", "user": "u1", "target": "x" * 5000}, "$.target"),
         ({"type": "a", "user": "u1", "context": "x" * 5000}, "$.context"),
         ({"type": "a", "user": "u1", "usr": 1}, "$.usr"),
+        ({"type": "a", "user": "u1", "data": json.loads("[" * 201 + "]" * 201)}, "$.data"),
     ],
 )
 async def test_a_wrong_event_is_refused_with_its_path(rules: Path, event: dict[str, Any], path: str) -> None:

@@ -46,6 +46,23 @@ async def test_the_events_of_a_user_are_found_wherever_they_name_the_user_and_ca
     assert [one.delivery for one in await events.newest(9, 0)] == ["e9", "e4", "e3"]
 
 
+async def test_erasure_deletes_events_that_number_or_mention_the_user(redis_client: Redis) -> None:
+    bodies = (b'{"to":42}', b'{"text":"ask @ann, please"}', b'{"text":"ask @anna"}', b'{"to":[4, 2.5, null, true]}')
+    events, now_ms = RecordedEvents(redis_client, Config()), int(time.time() * 1000)
+    await events.add([RecordedEvent("t", f"e{number}", now_ms, body) for number, body in enumerate(bodies)])
+    await events.erase("t:42")
+    await events.erase("t:ann")
+    assert [one.delivery for one in await events.newest(9, 0)] == ["e3", "e2"]
+
+
+async def test_a_deeply_nested_event_stops_no_erasure(redis_client: Redis) -> None:
+    deep = b'{"user":"bob","data":' + b"[" * 900 + b"]" * 900 + b"}"
+    events, now_ms = RecordedEvents(redis_client, Config()), int(time.time() * 1000)
+    await events.add([RecordedEvent("t", "deep", now_ms, deep), RecordedEvent("t", "ann", now_ms, b'{"user":"ann"}')])
+    await events.erase("t:ann")
+    assert [one.delivery for one in await events.newest(9, 0)] == ["deep"]
+
+
 async def test_storage_that_is_away_is_told() -> None:
     client = Redis(host="127.0.0.1", port=1)
     events = RecordedEvents(client, Config())
