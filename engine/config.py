@@ -533,14 +533,6 @@ def port_range(ports: str) -> range:
     return range(first, last + 1)
 
 
-def count_range(counts: str) -> range:
-    """The numbers of a setting `FIRST-LAST`. Raises ValueError."""
-    first, last = (int(part) if part.isascii() and part.isdigit() else 0 for part in counts.split("-"))
-    if not 1 <= first <= last:
-        raise ValueError(counts)
-    return range(first, last + 1)
-
-
 def store_urls(redis_url: str) -> tuple[str, ...]:
     """The URL of each store that the setting names: several of a Redis Cluster (`engine.store.cluster`), "" for the engine's own."""
     found = _CLUSTER_URL.fullmatch(redis_url)
@@ -570,7 +562,6 @@ def check(config: Config) -> None:
         *_delivery_rules(config),
         *_storage_rules(config),
         *_link_rules(config),
-        *_scaling_rules(config),
         *_event_rules(config),
     )
 
@@ -712,32 +703,6 @@ def _link_rules(config: Config) -> Iterator[SettingRule]:
     yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
     pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms, config.link_ray_pacing_max_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"
-
-
-def _scaling_rules(config: Config) -> Iterator[SettingRule]:
-    for name, least, most in (
-        ("autoscale_shards", len(store_urls(config.redis_url)), 32),
-        ("autoscale_schedulers", len(store_urls(config.redis_url)), 16),  # timer partitions
-        ("autoscale_edges", 1, 64),
-    ):
-        counts = getattr(config, name)
-        try:
-            allowed = not counts or (count_range(counts)[0] >= least and count_range(counts)[-1] <= most)
-        except ValueError:
-            allowed = False
-        wanted = f"allowed is FIRST-LAST, two numbers from {least} to {most}, or empty to leave it off"
-        yield allowed, f"{name}: {counts!r} is not allowed; {wanted}"
-    yield (
-        not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_schedulers or config.autoscale_edges),
-        "autoscale_dry_run: needed are autoscale_shards, autoscale_schedulers or autoscale_edges, else there is nothing to decide",
-    )
-
-    shares = (config.autoscale_down_share, config.autoscale_target_share, config.autoscale_up_share)
-    yield (
-        0 < shares[0] < shares[1] < shares[2] <= 1 and 2 * shares[0] < shares[2],
-        "autoscale_down_share, autoscale_target_share, autoscale_up_share: above 0, each above the one before, at most 1, and the last "
-        "more than twice the first, else a change of the number would be undone by its own effect",
-    )
 
 
 def _event_rules(config: Config) -> Iterator[SettingRule]:

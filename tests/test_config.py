@@ -60,13 +60,10 @@ def test_no_time_ahead_can_exceed_the_timer_wheel(name: str) -> None:
         ("digest_ms", {"digest_ms": 86_400_001}),
         ("ttl_s_default", {"ttl_s_default": 31 * 86_400}),
         ("timer_degrade_load", {"timer_degrade_load": 0.0}),
-        ("autoscale_down_share", {"autoscale_target_share": 0.8}),
-        ("autoscale_down_share", {"autoscale_down_share": 0.35}),
         ("redis_timeout_ms", {"redis_url": "redis://h", "redis_replicas_min": 1, "redis_timeout_ms": 1000}),
         ("redis_replicas_min", {"redis_replicas_min": 1}),
         ("snapshot_interval_s", {"redis_url": "redis://h", "snapshot_interval_s": 60}),
         ("shards", {"redis_url": "redis+cluster://a/2", "shards": 1}),
-        ("autoscale_shards", {"redis_url": "redis+cluster://a/2", "autoscale_shards": "1-4"}),
     ],
 )
 def test_a_value_that_breaks_a_rule_is_refused_by_the_name_of_its_setting(name: str, values: dict[str, Any]) -> None:

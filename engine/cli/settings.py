@@ -36,6 +36,7 @@ from msgspec import Struct, inspect
 from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, Section, check, require
 from engine.errors import ConfigError
 from engine.features.actions import settings as actions
+from engine.features.autoscaling import settings as autoscaling
 from engine.features.history import settings as history
 from engine.features.ray_events import settings as ray_events
 from engine.features.reach import settings as reach
@@ -155,15 +156,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
         },
     ),
-    "autoscale": Section(
-        "how many shards, schedulers and edges there are, by their load; off by default",
-        {
-            "autoscale_shards": "FIRST-LAST: the fewest and the most shards, such as 2-6; empty leaves their number to `engine scale`",
-            "autoscale_schedulers": "the same for schedulers; 16 at most",
-            "autoscale_edges": "the same for edges",
-            "autoscale_dry_run": "decisions are shown in `engine status`, and not carried out",
-        },
-    ),
+    "autoscale": autoscaling.SECTION,
     "tenants": Section(
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {

@@ -300,6 +300,9 @@ def test_a_wrong_table_of_a_source_is_answered_with_what_is_allowed(tmp_path: Pa
         ("smtp_url", {"smtp_url": "smtp://mail:65536", "mail_from": "a@b.c"}),
         ("trace_url", {"trace_url": "http://collector:http"}),
         ("public_url", {"public_url": "https://notify.example.com:65536"}),
+        ("autoscale_down_share", {"autoscale_target_share": 0.8}),
+        ("autoscale_down_share", {"autoscale_down_share": 0.35}),
+        ("autoscale_shards", {"redis_url": "redis+cluster://a/2", "autoscale_shards": "1-4"}),
     ],
 )
 def test_a_value_that_breaks_a_rule_of_a_feature_is_refused(name: str, values: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from engine.config import Config, count_range
+from engine.config import Config
 
 _UNEVEN: Final = 1.3
 """Times the mean load that one shard has to have before its slots are moved."""
@@ -264,3 +264,11 @@ def _edge_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
 
 def _scheduler_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
     return ActorLoad(min(row["cpu_pct"] / 100, 1.0), row.get("queued_pct", 0.0) / 100, lag=row.get("lag_ms", 0) / config.pressure_lag_ms)
+
+
+def count_range(counts: str) -> range:
+    """The numbers of a setting `FIRST-LAST`. Raises ValueError."""
+    first, last = (int(part) if part.isascii() and part.isdigit() else 0 for part in counts.split("-"))
+    if not 1 <= first <= last:
+        raise ValueError(counts)
+    return range(first, last + 1)
