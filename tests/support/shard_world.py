@@ -15,7 +15,7 @@ from engine.core.commit.first_result import DIGEST_BYTES, packed_result, unpacke
 from engine.core.commit.group import Group
 from engine.core.commit.judge import Judge
 from engine.core.inbox.inbox import InboxLimits
-from engine.core.journal.journal_records import MailboxPage, Record, keys_of
+from engine.core.journal.journal_records import MailboxPage, Record, Spill, keys_of
 from engine.core.journal.stored_formats import decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
 from engine.core.mailbox.mailbox import Mailbox
@@ -392,29 +392,33 @@ class World:
         while self.core.mailbox_store.fill_checkpoint(2, self.now_ms):
             meanwhile()
         for spill in checkpoint.spills:
-            if spill.removed_at >= 0:
-                self.pages.pop(spill.key, None)
-                self.streams.pop(spill.key, None)
-                self.windows.pop(spill.key, None)
-                self.looks.pop(spill.key, None)
-                slot = slot_of(spill.key)
-                self.floors[slot] = max(spill.removed_at, self.floors.get(slot, 0))
-                continue
-            self.looks[spill.key] = spill.look_ms
-            stream = self.streams.setdefault(spill.key, {})
-            stream.update(spill.entries)
-            for seq in [seq for seq in stream if seq < spill.trim_below or seq in spill.deleted]:
-                del stream[seq]
-            self.pages[spill.key] = spill.page
-            if spill.judge_ms > 0:
-                self.windows[spill.key] = spill.judge_ms
-            else:
-                self.windows.pop(spill.key, None)
+            self.store(spill)
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
         while self.core.mailbox_store.checkpoint_done(2):
             meanwhile()
         self.core.user_requests.erased(self.core.mailbox_store.take_erased())
+
+    def store(self, spill: Spill) -> None:
+        """Write one mailbox's share of a checkpoint."""
+        if spill.removed_at >= 0:
+            self.pages.pop(spill.key, None)
+            self.streams.pop(spill.key, None)
+            self.windows.pop(spill.key, None)
+            self.looks.pop(spill.key, None)
+            slot = slot_of(spill.key)
+            self.floors[slot] = max(spill.removed_at, self.floors.get(slot, 0))
+            return
+        self.looks[spill.key] = spill.look_ms
+        stream = self.streams.setdefault(spill.key, {})
+        stream.update(spill.entries)
+        for seq in [seq for seq in stream if seq < spill.trim_below or seq in spill.deleted]:
+            del stream[seq]
+        self.pages[spill.key] = spill.page
+        if spill.judge_ms > 0:
+            self.windows[spill.key] = spill.judge_ms
+        else:
+            self.windows.pop(spill.key, None)
 
     def persist(self) -> None:
         """Settle, and write a checkpoint."""
