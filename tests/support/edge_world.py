@@ -785,18 +785,22 @@ class FakeGroups(FakeStorage):
 
 
 class FakeArrivals(FakeStorage):
-    """Of events without an id."""
+    """Of events without an id, and of those that have cancelled."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, str], int] = {}
+        self.kept: dict[tuple[str, str], int] = {}
 
     async def first(self, tenant: str, content: str, now_ms: int) -> int:
         self._check()
-        return self.known.setdefault((tenant, content), now_ms)
+        return self.kept.setdefault((tenant, content), now_ms)
+
+    async def known(self, tenant: str, content: str) -> bool:
+        self._check()
+        return (tenant, content) in self.kept
 
     def forget(self) -> None:
         """Ten minutes pass."""
-        self.known.clear()
+        self.kept.clear()
 
 
 class FakeAddresses(FakeStorage):

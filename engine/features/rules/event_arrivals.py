@@ -4,6 +4,12 @@
 
 An edge that dies behind `first` leaves a key and nothing else: the repeat goes on under the same id. What storage loses of these keys,
 as of all writes it had not made durable, makes a repeat another event.
+
+Events that have cancelled have a key too, so that a repeat does not cancel what a later event has armed:
+
+    edge   `known` before the event cancels, `first` when all is cancelled
+
+An edge that dies between the two leaves no key: the repeat cancels again.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import redis.asyncio as redis
 from engine.config import Config
 from engine.features.rules.keys import event_arrival_key
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 SAME_EVENT_MS: Final = 600_000
 """Longer than publishers repeat a request, shorter than people take to do the same thing again in earnest. About 130 bytes each."""
@@ -37,3 +44,8 @@ class EventArrivals:
         """
         reply = await _FIRST.run(self._client, [event_arrival_key(tenant, content)], [now_ms, SAME_EVENT_MS], self._replicas)
         return int(reply[1])
+
+    async def known(self, tenant: str, content: str) -> bool:
+        """Whether this content came within the last ten minutes. Raises StorageUnavailable."""
+        with StorageCalls("arrivals of events"):
+            return bool(await self._client.exists(event_arrival_key(tenant, content)))

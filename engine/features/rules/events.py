@@ -6,9 +6,9 @@
                            --> drafts --> shards and schedulers, as if a publisher had sent them
 
 Everything is validated before anything is changed, so an event that is refused has had no effect. Cancellations come before what is
-published, so an event that ends one thing and begins another does both. All of it is repeatable: cancelling twice is cancelling once,
-what an event has begun is not cancelled by its repeat, and the ids of notifications come from the event. So a publisher that got no
-answer, or a 503, sends the event again.
+published, so an event that ends one thing and begins another does both. All of it is repeatable: an event that has cancelled does not
+cancel again within ten minutes, nor what it has begun itself, and the ids of notifications come from the event. So a publisher that got
+no answer, or a 503, sends the event again.
 
 Events take turns with publish requests, by tenant. One that concerns more users than a publish request may have items is refused before
 anything is made of it; of a large one, what is made takes a turn for each few notifications.
@@ -24,6 +24,7 @@ Shards need no rules: the limits of a category and the conditions that must hold
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, ProfileIs
-from engine.errors import Invalid
+from engine.errors import Invalid, StorageUnavailable
 from engine.features.policy import profiles
 from engine.features.policy.message_links import MessageLinks
 from engine.features.rules.core.rules import (
@@ -74,6 +75,8 @@ from engine.publish.request_queue import RequestQueue
 from engine.publish.request_trace import RequestTrace
 from engine.publish.results import ItemResult
 from engine.publish.type_retention import keep_by_type
+
+log = logging.getLogger(__name__)
 
 
 class _Event(Struct, forbid_unknown_fields=True):
@@ -174,7 +177,7 @@ class EventEndpoint:
         if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
             await self._message_links.add(drafts, linked)
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
-        cancelled = await self._cancel(applied, drafts, tenant)
+        cancelled = await self._cancel_once(applied, drafts, tenant, delivery_id(event.type, {"cancels": delivery}), now_ms)
         results = await self._send(notifications, drafts, followers)
         await self._arm_steps(applied, drafts, results)
         self._sample.add(tenant, delivery, now_ms, body)
@@ -256,6 +259,20 @@ class EventEndpoint:
         if sum(len(draft.envelope.body) for draft in drafts) > self._config.body_bytes_max:
             raise too_large(self._config.body_bytes_max)
         return drafts
+
+    async def _cancel_once(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], tenant: str, content: str, now_ms: int) -> int:
+        """Cancel what the event ends, unless it did already: a repeat spares what a later event has armed. Returns how many those were."""
+        if not any(part.outcome.cancellations for part in applied):
+            return 0
+        try:
+            if await self._arrivals.known(tenant, content):
+                return 0
+        except StorageUnavailable as error:  # of a Redis Cluster, the first store may be away alone: users of the others are served
+            log.debug("a repeat of this event would cancel again: %s", error)
+            return await self._cancel(applied, drafts, tenant)
+        cancelled = await self._cancel(applied, drafts, tenant)
+        await self._arrivals.first(tenant, content, now_ms)
+        return cancelled
 
     async def _cancel(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], tenant: str) -> int:
         """Cancel what the event ends, and nothing that it begins: its repeat finds that armed. Returns how many those were."""

@@ -18,6 +18,7 @@ async def test_the_same_content_of_a_tenant_came_first_when_it_came_first(redis_
     assert [await arrivals.first("t", "a", now_ms) for now_ms in (100, 200, 300)] == [100, 100, 100]
     assert await arrivals.first("t", "b", 400) == 400
     assert await arrivals.first("u", "a", 500) == 500
+    assert [await arrivals.known(*which) for which in (("t", "b"), ("u", "b"))] == [True, False]
 
 
 async def test_a_repeat_does_not_make_an_arrival_last_longer(redis_client: Redis) -> None:
@@ -35,3 +36,5 @@ async def test_storage_that_is_away_is_told() -> None:
     async with Redis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0)) as client:
         with pytest.raises(StorageUnavailable):
             await EventArrivals(client, Config()).first("t", "a", 1)
+        with pytest.raises(StorageUnavailable):
+            await EventArrivals(client, Config()).known("t", "a")

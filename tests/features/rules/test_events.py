@@ -470,6 +470,31 @@ async def test_the_repeat_of_an_event_that_cancels_and_begins_the_same_leaves_wh
             world.scheduler.known[armed.key, armed.envelope.id] = armed
 
 
+async def test_the_repeat_of_an_event_spares_what_a_later_event_armed(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+
+        async def take(type: str, id: str) -> Any:
+            return (await client.post("/v1/events", json={"type": type, "user": "u1", "id": id})).json()
+
+        await take("cart.abandoned", "e1")
+        assert (await take("order.paid", "e2"))["cancelled"] == 1
+        later = (await take("cart.abandoned", "e3"))["scheduled"]
+        assert (await take("order.paid", "e2"))["cancelled"] == 0
+        assert list(world.scheduler.timers) == later
+        assert (await take("order.paid", "e4"))["cancelled"] == 1
+
+
+async def test_a_repeat_cancels_what_its_first_attempt_could_not(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        await client.post("/v1/events", json={"type": "cart.abandoned", "user": "u1", "id": "e1"})
+        paid = {"type": "order.paid", "user": "u1", "id": "e2"}
+        world.scheduler.status = wire.UNAVAILABLE
+        assert (await client.post("/v1/events", json=paid)).status_code == 503
+        world.scheduler.status, world.arrivals.away = 0, True
+        answer = await client.post("/v1/events", json=paid)
+        assert (answer.status_code, answer.json()["cancelled"]) == (202, 1)
+
+
 # -- Windows, topics, languages and variants. --------------------------------------------------------------------------
 COMPLETE = """
 [[rule]]
