@@ -79,7 +79,7 @@ class UserState(Struct, array_like=True):
         timeline: the latest decisions, oldest first, at most `decisions_max`.
         events: when each event last came, ms, of those that some rule refers to; the one that came longest ago first.
         follows: by inactivity rule, the scheduled id of the timer that follows the user.
-        deliveries: the ids of the latest events that had no time of their own.
+        deliveries: the ids of the latest events whose repeats may have another time.
     """
 
     profile: Profile | None = None

@@ -238,7 +238,7 @@ class Happened(Struct, array_like=True, tag=18, gc=False):
         event: its name, when a rule has a condition on it; else "".
         follow: by inactivity rule, the scheduled id of a timer that follows the user from now on, unless one does already.
         ended: scheduled ids of timers that followed the user and have been cancelled or have fired.
-        delivery: identifies an event without a time of its publisher, so that a repeat has no effect; "" where `at_ms` does.
+        delivery: identifies an event whose repeat may have another `at_ms`, so that the repeat has no effect; "" for any other.
     """
 
     ref: int

@@ -59,7 +59,7 @@ from engine.features.rules.core.rules import (
     delivery_id,
 )
 from engine.features.rules.core.staging import AppliedRules
-from engine.features.rules.event_arrivals import EventArrivals
+from engine.features.rules.event_arrivals import SAME_EVENT_MS, EventArrivals
 from engine.features.rules.event_sample import EventSample
 from engine.features.rules.figures import RuleCounts
 from engine.features.rules.inactivity import Followers, Happening, InactivityTimers, split
@@ -172,7 +172,8 @@ class EventEndpoint:
         notifications = [made for part in applied for made in part.outcome.notifications]
         happening = Happening(event.type, event.user, now_ms, delivery)
         if event.ts is not UNSET:
-            happening = Happening(event.type, event.user, min(event.ts, now_ms))
+            recent = event.ts > now_ms - SAME_EVENT_MS  # by a clock ahead, its repeat would have come later than the event
+            happening = Happening(event.type, event.user, min(event.ts, now_ms), delivery if recent else "")
         drafts = await self._drafts(applied, tenant, now_ms, happening.at_ms, trace, turns)
         if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
             await self._message_links.add(drafts, linked)

@@ -5,7 +5,7 @@
 
 An event is recorded when some rule in force refers to it: by its name, or because any activity counts. It is recorded with the time at
 which it happened, from which the conditions of what it arms count too, so an event never cancels what it armed itself; nor does its
-repeat, which the shard recognises when the event has no time of its own.
+repeat, which the shard recognises. An event of the past needs no recognition: its repeat happened at the same time.
 
 One timer follows a user for each inactivity rule. Its scheduled id is in the user's mailbox, and every event of the rule schedules it
 again under that id, which does nothing while it is armed. So whatever process dies in between, the next event repairs it. When the
@@ -39,7 +39,7 @@ Followers = Mapping[tuple[str, str], str]
 
 
 class Happening(Struct, frozen=True):
-    """An event: its name, its user, when it happened, and an id to recognise a repeat by; "" when the event has a time of its own."""
+    """An event: its name, its user, when it happened, and an id to recognise a repeat by; "" when that has the same `at_ms`."""
 
     name: str
     user: str

@@ -49,6 +49,16 @@ async def test_what_a_rule_will_ask_is_durable_at_the_shard_before_the_answer(in
         assert len(world.scheduler.timers) == 1
 
 
+@pytest.mark.parametrize("ahead_ms", [60_000, -1_000])
+async def test_an_event_of_a_clock_ahead_carries_its_id_to_recognise_repeats(rules: Path, ahead_ms: int) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        paid = {"type": "order.paid", "user": "u1", "id": "p1", "ts": world.gateway.wall_ms() + ahead_ms}
+        for _ in range(2):
+            assert (await client.post("/v1/events", json=paid)).status_code == 202
+        assert [record.delivery for record in world.shard.of(wire.Happened)] == ["p1", "p1"]
+        assert all(record.at_ms <= world.gateway.wall_ms() for record in world.shard.of(wire.Happened))
+
+
 async def test_shards_hear_of_no_event_that_no_rule_asks_for(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
         for type in ("page.viewed", "order.paid", "cart.abandoned"):
