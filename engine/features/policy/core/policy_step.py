@@ -166,6 +166,9 @@ class PolicyStep(JudgeStep):
             self.delivered(mailbox, facts)
         return None
 
+    def end_due(self, mailbox: Mailbox, envelope: Envelope) -> None:
+        """Close the window of the message's key if its time is over. What that sends counts before the message."""
+
     def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
         """When the window ends in which the message would wait, ms; 0: it would be delivered now."""
         return 0
@@ -176,6 +179,8 @@ class PolicyStep(JudgeStep):
 
     def message(self, mailbox: Mailbox, envelope: Envelope, facts: Facts, expires_ms: int) -> Verdict | None:
         """The verdict on a message; None: deliver. It goes into no digest that is sent after it expires."""
+        if envelope.merge is not None:
+            self.end_due(mailbox, envelope)
         held = self.waits_until(mailbox, envelope) > 0
         verdict = self._on_arrival(mailbox, facts, held=held, digest=True)
         if verdict is None or verdict.decision is not Decision.DIGEST:

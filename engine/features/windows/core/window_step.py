@@ -80,6 +80,12 @@ class WindowStep(PolicyStep):
         seq = self.heads[mailbox.key] = self.heads.get(mailbox.key, mailbox.head) + 1
         return seq
 
+    def end_due(self, mailbox: Mailbox, envelope: Envelope) -> None:
+        windows, collapse = self._of(mailbox), envelope.collapse
+        window = windows.open.get(collapse)
+        if window is not None and window.closes_ms <= self.now_ms:
+            self._close(mailbox, windows, collapse)
+
     def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
         merge = envelope.merge
         if merge is None:
@@ -98,10 +104,8 @@ class WindowStep(PolicyStep):
 
     def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
         """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
+        self.end_due(mailbox, envelope)
         windows, collapse = self._of(mailbox), envelope.collapse
-        window = windows.open.get(collapse)
-        if window is not None and window.closes_ms <= self.now_ms:
-            self._close(mailbox, windows, collapse)
         item = WindowItem(envelope, expires_ms, self.now_ms, timer)
         seq = self.heads.get(mailbox.key, mailbox.head) + 1
         outcome, counted = aggregation.offer(windows, mailbox.key, item, self._windows_max(windows, envelope), seq)

@@ -545,6 +545,27 @@ def test_a_summary_is_suppressed_only_if_each_message_would_be(unless_active: bo
     assert [message["count"] for message in later(world)] == ([] if unless_active else [2])
 
 
+@pytest.mark.parametrize("leading", [True, False])
+def test_a_summary_counts_before_the_message_whose_arrival_sends_it(leading: bool) -> None:
+    world = connected_world()
+    merge = {"merge": Merge(300, leading), "collapse": "likes"}
+    told(world, CAPPED)
+    for _ in range(2):
+        told(world, CAPPED, merge=Merge(300), collapse="likes")
+    world.now_ms += 300
+    assert told(world, CAPPED, **merge).status == (SUPPRESSED if leading else MERGED)
+    assert world.core.mailboxes["t:u"].head == 2
+
+
+def test_a_message_joins_the_window_that_its_arrival_extends() -> None:
+    world = at(TEN_PM - 100)
+    wants(world, NIGHT)
+    told(world, ttl_ms=1000, **WINDOW)
+    world.now_ms += 300
+    assert told(world, ttl_ms=1000, merge=Merge(300, True), collapse="likes").status == MERGED
+    assert (windows(world).open["likes"].count, windows(world).next_ms) == (2, SEVEN_AM)
+
+
 # -- The digest. ---------------------------------------------------------------------------------------------------------
 FORUM = Profile(digest_types=("forum.*",))
 
