@@ -39,8 +39,8 @@ from engine.actors.socket_carrier import CallerConnection, ServedBy
 from engine.config import Config, port_range
 from engine.core.wire.link_handshake import NONCE_BYTES, CalleeHandshake, CallerHandshake, HandshakeFailed, identity
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect as connect_to_redis
+from engine.store.stored_secret import claim_link_key
 
 log = logging.getLogger(__name__)
 

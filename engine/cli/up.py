@@ -43,10 +43,10 @@ from engine.config import CATCH_MAILS, SECRETS, Config, store_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
-from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sealed_config import engine_key, proof, seal
 from engine.store.slot_map import read_slot_map
+from engine.store.stored_secret import claim_link_key
 from engine.store.stores import each_store
 
 log = logging.getLogger(__name__)

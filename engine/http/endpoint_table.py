@@ -74,9 +74,3 @@ def without_head(found: Route) -> Route:
 def json_answer(value: Any, status: int = 200) -> Response:
     """An answer that no cache keeps."""
     return Response(_encode(value), status, {"Cache-Control": "no-store"}, "application/json")
-
-
-def tagged_answer(answer: tuple[str, Any]) -> Response:
-    """An answer with the entity tag of the state that it shows."""
-    tag, value = answer
-    return Response(_encode(value), 200, {"Cache-Control": "no-store", "ETag": f'"{tag}"'}, "application/json")

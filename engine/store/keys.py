@@ -44,7 +44,7 @@ LEASE_KEY: Final = "engine:lease"
 """String, which expires: name of the engine that uses this database (`engine.store.redis_lease`)."""
 
 LINK_KEY_KEY: Final = "engine:link-key"
-"""String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
+"""String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.stored_secret`)."""
 
 
 def trimmed_mark_key(stream: str) -> str:

@@ -3,7 +3,7 @@
 What an actor is constructed with stays in Ray's control service for as long as the actor may be restarted, and in its Redis, where it has
 one. So the constructor gets a `SealedConfig`: settings that anyone may read, and a box with the secrets (`engine.config.SECRETS`).
 
-    link key     in Redis (`engine.store.link_key`): who can read it can read and write all messages anyway
+    link key     in Redis (`engine.store.stored_secret`): who can read it can read and write all messages anyway
     engine key   HMAC-SHA256(link key, label). `engine up` derives it when it has connected to Redis, seals the configuration, and hands the
                  key to the controller, which hands it to the others (`engine.actors.engine_key`)
     box          AES-256-GCM(engine key, secrets), bound to the namespace

@@ -23,9 +23,6 @@ CHOICES: Final = ("on", "digest", "off", "inbox")
 """The names of ON, DIGEST, OFF and INBOX: what a user may want to become of the messages of a type or category. INBOX: into the inbox,
 where they count as unread, without being sent to connections."""
 
-MOST_FIRST: Final = (ON, INBOX, DIGEST, OFF)
-"""The choices in the order in which people are shown them."""
-
 ANY_CHOICE: Final = 1 << ON | 1 << DIGEST | 1 << OFF | 1 << INBOX
 
 PreferenceChoice = Annotated[int, Meta(ge=ON, le=INBOX)]

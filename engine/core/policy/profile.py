@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from engine.core.model.category import CHOICES, DIGEST, INBOX, OFF, ON, PreferenceChoice
+from engine.core.model.category import CHOICES, PreferenceChoice
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 UNCHOSEN: Final = -1
@@ -115,11 +115,6 @@ def mail_digest_shown(wanted: MailDigest | None) -> dict[str, Any] | None:
 def days_shown(days: int) -> list[str]:
     """The names of days that are bits."""
     return [day for bit, day in enumerate(DAYS) if days >> bit & 1]
-
-
-def types_by_choice(profile: Profile) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """The entries of each choice. Of two choices for the same entry the later one here holds, which is the one for less."""
-    return (ON, profile.on_types), (DIGEST, profile.digest_types), (INBOX, profile.inbox_types), (OFF, profile.muted_types)
 
 
 def _clock(minute: int) -> str:

@@ -29,14 +29,14 @@ from starlette.responses import Response
 from engine.api.edge_feature import EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.config import Config
-from engine.core.model.category import CHOICES, MOST_FIRST, OFF, Category
+from engine.core.model.category import CHOICES, OFF, Category
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.policy import profiles
-from engine.features.policy.core.preferences_json import choice_for, may, may_choose
+from engine.features.policy.core.preferences_json import MOST_FIRST, choice_for, may, may_choose
 from engine.features.policy.keys import UNSUBSCRIBE_KEY_KEY
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribe_links import KEY_BYTES, LINK_S, LinkClaims, make_link_token, read_link_token, unsubscribe_claims

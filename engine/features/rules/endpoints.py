@@ -26,7 +26,7 @@ from engine.features.rules.recorded_events import RecordedEvents
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.rules_store import RulesStore, stamps_of_tenants
 from engine.features.rules.tenant_rules import TenantRules
-from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
+from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.publish.category_book import CategoryBook
 from engine.publish.drafts import Draft
 from engine.publish.results import ItemResult
@@ -122,15 +122,23 @@ Whose = Callable[[Request], tuple[RulesEndpoint, str]]
 """The rules that a request is about, and who asks. Raises Problem: 401 or 403."""
 
 
+def _tagged(answer: tuple[str, Any]) -> Response:
+    """An answer with the entity tag of the state that it shows."""
+    tag, state = answer
+    response = json_answer(state)
+    response.headers["ETag"] = f'"{tag}"'
+    return response
+
+
 def _version_routes(access: Access, path: str, whose: Whose, status: Status) -> list[Route]:
     async def overview(request: Request) -> Response:
         """`GET`."""
         endpoint, _ = whose(request)
-        return tagged_answer(await endpoint.overview((await status())["edges"]))
+        return _tagged(await endpoint.overview((await status())["edges"]))
 
     def changed(request: Request, answer: tuple[str, dict[str, Any]]) -> Response:
         request.state.details = {name: answer[1][name] for name in ("version", "active", "staged") if name in answer[1]}
-        return tagged_answer(answer)
+        return _tagged(answer)
 
     async def put(request: Request) -> Response:
         """`PUT ?share=`."""

@@ -27,9 +27,10 @@ from engine.core.journal.journal_records import Profiled
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import DIGEST, INBOX, OFF, ON
 from engine.core.policy.preferences import MAPS, NO_MAIL_DIGEST, PreferencesPatch
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, types_by_choice
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile
 from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import OK, OVERLOADED, UNAVAILABLE, ChangeProfile, GetProfile, ProfileIs, SetProfile
+from engine.features.policy.core.choices import types_by_choice
 
 
 def get_profile(mailbox: Mailbox, asked: GetProfile, _context: RequestContext) -> ProfileIs:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.core.model.category import DIGEST, ON
-from engine.core.policy.profile import UNCHOSEN, Profile, types_by_choice
+from engine.core.model.category import DIGEST, INBOX, OFF, ON
+from engine.core.policy.profile import UNCHOSEN, Profile
+
+
+def types_by_choice(profile: Profile) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The entries of each choice. Of two choices for the same entry the later one here holds, which is the one for less."""
+    return (ON, profile.on_types), (DIGEST, profile.digest_types), (INBOX, profile.inbox_types), (OFF, profile.muted_types)
 
 
 def type_choice(profile: Profile, type: str) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from engine.core.model.category import ANY_CHOICE, CHOICES, DIGEST, INBOX, MOST_FIRST, OFF, ON, Category
+from engine.core.model.category import ANY_CHOICE, CHOICES, DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.names import is_id
 from engine.core.model.step import CHANNELS, DIGEST_CHANNEL
@@ -34,10 +34,9 @@ from engine.core.policy.profile import (
     QuietHours,
     mail_digest_shown,
     quiet_shown,
-    types_by_choice,
 )
 from engine.errors import Invalid
-from engine.features.policy.core.choices import channel_choice
+from engine.features.policy.core.choices import channel_choice, types_by_choice
 from engine.features.policy.core.profile_json import (
     NO_INBOX,
     MailDigestText,
@@ -48,6 +47,9 @@ from engine.features.policy.core.profile_json import (
     parse_mail_digest,
     parse_quiet,
 )
+
+MOST_FIRST: Final = (ON, INBOX, DIGEST, OFF)
+"""The choices in the order in which people are shown them."""
 
 _READ_ONLY: Final[Mapping[str, str]] = {
     "user": "it is read only",

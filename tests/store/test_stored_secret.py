@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
 from engine.store.keys import LINK_KEY_KEY
-from engine.store.link_key import claim_link_key
+from engine.store.stored_secret import claim_link_key
 
 
 async def test_all_actors_get_the_same_key_whoever_asks_first(redis_client: Redis) -> None:
