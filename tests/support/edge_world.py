@@ -733,6 +733,9 @@ class FakeQuestions(QuestionStore):
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
         return [self.asked.get(name) for name in names]
 
+    async def are_open(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        return [asked is not None and asked.answer is None for asked in await self.read_many(names)]
+
     async def all_of(self, key: str) -> dict[str, Asked]:
         return {id: asked for (user, id), asked in self.asked.items() if user == key}
 

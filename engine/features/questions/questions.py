@@ -22,7 +22,7 @@
 
 A question that its asker withdraws is answered by that: the reason is `withdrawn`, and the devices are told. One that nobody was shown,
 since its message is still to come, is taken from the scheduler, and there is nothing to tell. So is one whose message was put off beyond
-its deadline, which is told.
+its deadline, which is told. A user may be asked elsewhere, and answer before the message comes: it is taken from the scheduler, too.
 
 Every edge looks each second for questions that are due, and at once when it has stored an answer. It takes them with a lease, so usually
 one edge does the work; when two do, the ids of what they publish are the same. An answer that comes after the deadline meets the default:
@@ -146,6 +146,8 @@ class Questions:
             if first.stored.digest != envelope.digest:
                 detail = "the same id was used with a different payload"
                 raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])
+            if first.stored is not stored:  # a repeat shows the deadline that counts
+                draft.envelope = msgspec.structs.replace(envelope, body=first.stored.body)
             if first.answer is not None or (first.stored is not stored and first.stored.question.deadline <= now_ms):
                 over.add(place)
 
@@ -289,12 +291,12 @@ class Questions:
             await asyncio.sleep(self._config.question_poll_ms / 1000)
             names = list(self._waiting)
             try:
-                found = await self._store.read_many(names)
+                found = await self._store.are_open(names)
             except StorageUnavailable as error:
                 log.warning("those who wait for answers wait for storage: %s", error)
                 continue
-            for (key, id), asked in zip(names, found, strict=True):
-                if asked is None or asked.answer is not None or self._gateway.draining:
+            for (key, id), is_open in zip(names, found, strict=True):
+                if not is_open or self._gateway.draining:
                     self._wake(key, id)
 
     # -- Telling. ------------------------------------------------------------------------------------------------------
@@ -349,21 +351,26 @@ class Questions:
 
     async def _tell(self, key: str, id: str, stored: StoredQuestion, answer: GivenAnswer) -> None:
         """Publish the outcome, and take the message of the question away from all devices. Raises EngineError."""
-        shard_client, config = self._gateway.shard_client, self._config
-        outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), config.ttl_s_default * 1000)
+        outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), self._config.ttl_s_default * 1000)
         unseen = answer.reason in _WITHOUT_PEOPLE and await self._cancelled(key, id)  # quiet hours may outlast the deadline
         if not unseen or answer.reason != WITHDRAWN:
             await self._publish(key, id, outcome)
-        if stored.question.topic:
-            return  # each member's client takes the question away: the outcome replaces it
+        if not stored.question.topic:  # else each member's client takes the question away: the outcome replaces it
+            await self._end_for_user(key, id, stored.question, outcome, answer)
+        if answer.reason not in _WITHOUT_PEOPLE:
+            await self._cancelled(key, id)  # last: nothing above waits for a scheduler that is away
+
+    async def _end_for_user(self, key: str, id: str, question: Question, outcome: Draft, answer: GivenAnswer) -> None:
+        """Take the message of a question away from its user, and begin what the question names. Raises EngineError."""
+        shard_client, config = self._gateway.shard_client, self._config
         await shard_client.settle(key, -1, [id])
         if config.inbox_max:
             await mark(shard_client, key, "archive", msgspec.json.encode({"ids": [id]}), config)
-        if target := stored.question.do:
+        if target := question.do:
             scheduled = await shard_client.schedule(action_of(key, id, target, outcome, self._gateway.wall_ms()))
             if scheduled.status not in (SCHEDULED, DUPLICATE):
                 raise Unavailable(scheduled.detail or "durable storage did not answer")
-        if event := stored.question.event:
+        if event := question.event:
             await self._hand_to_rules(split_key(key)[0], event_of(key, id, event, answer))
 
     async def _publish(self, key: str, id: str, outcome: Draft) -> None:

@@ -17,7 +17,7 @@ work may be repeated (`engine.features.questions.questions`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -163,18 +163,28 @@ class QuestionStore:
 
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
         """The questions of these users with these ids. Raises StorageUnavailable."""
-        found: list[Asked | None] = [None] * len(names)
+        found = await self._of_both(names, lambda pipeline, key, id: pipeline.hget(key, id))
+        return [None if question is None else _asked(question, answer) for question, answer in found]
+
+    async def are_open(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether each of these questions is there, and has no answer. It reads none of them. Raises StorageUnavailable."""
+        found = await self._of_both(names, lambda pipeline, key, id: pipeline.hexists(key, id))
+        return [bool(question and not answer) for question, answer in found]
+
+    async def _of_both(self, names: Sequence[tuple[str, str]], command: Callable[[Any, str, str], object]) -> list[tuple[Any, Any]]:
+        """The replies to a command about each of these questions, and about its answer."""
+        found: list[tuple[Any, Any]] = [(None, None)] * len(names)
         for store, client in enumerate(self._clients):
             places = [place for place, (key, _) in enumerate(names) if store_of(slot_of(key), len(self._clients)) == store]
             if not places:
                 continue
             pipeline = client.pipeline(transaction=True)  # an answer without its question has been deleted meanwhile
             for key, id in [names[place] for place in places]:
-                pipeline.hget(questions_key(key), id)
-                pipeline.hget(answers_key(key), id)
+                command(pipeline, questions_key(key), id)
+                command(pipeline, answers_key(key), id)
             replies = await _execute(pipeline)
             for place, question, answer in zip(places, replies[::2], replies[1::2], strict=True):
-                found[place] = None if question is None else _asked(question, answer)
+                found[place] = question, answer
         return found
 
     async def all_of(self, key: str) -> dict[str, Asked]:

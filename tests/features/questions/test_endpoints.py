@@ -349,6 +349,25 @@ def _killed(*_: Any) -> Any:
     raise RuntimeError("killed")
 
 
+@pytest.mark.parametrize("topic", [None, "oncall"])
+async def test_a_repeated_question_shows_the_deadline_that_counts(
+    world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, topic: str | None
+) -> None:
+    """The edge died between the question and its message; its publisher repeats it some minutes later."""
+    members: dict[str, Any] = {"topic": topic, "user": None if topic else "u1"}
+    monkeypatch.setattr(world.gateway.shard_client, "_begin_post", _killed)
+    monkeypatch.setattr(world.gateway.shard_client, "_broadcast", _killed)
+    await ask(world, status=500, **members)
+    monkeypatch.undo()
+    later_ms = world.gateway.wall_ms() + 600_000
+    monkeypatch.setattr(world.gateway, "wall_ms", lambda: later_ms)
+    await ask(world, **members)
+    bodies = [*world.shard.mailboxes.get(KEY, {}).values(), *(entry.envelope.body for entry in world.log.entries)]
+    (shown,) = [json.loads(b"{%b}" % body)["ask"]["deadline"] for body in bodies]
+    found = await look_topic(world) if topic else (await look(world)).json()
+    assert shown == found["deadline"]
+
+
 async def test_another_question_under_the_id_is_a_conflict_and_changes_nothing(world: EdgeWorld) -> None:
     await ask(world)
     refused = await ask(world, status=409, ask={"deadline": "31m"})
@@ -426,6 +445,13 @@ async def test_a_question_that_is_still_to_come_is_withdrawn_unseen(world: EdgeW
     await ask(world, "q2", delay=3600)
     await answer(world, {"answer": "yes"}, "q2")
     assert (await told(world))["id"] == "answer:q2", "the other one is told nobody"
+
+
+async def test_a_question_answered_before_it_is_due_does_not_come(world: EdgeWorld) -> None:
+    await ask(world, delay=3600)
+    assert (await answer(world, {"answer": "yes"}, by="app", scopes="publish", user="u1")).status_code == 200
+    await until(lambda: not world.scheduler.timers)
+    assert (await told(world))["answer"]["answer"] == "yes"
 
 
 async def test_a_question_does_not_come_after_its_deadline(world: EdgeWorld) -> None:
@@ -566,6 +592,26 @@ async def test_nothing_is_published_when_the_question_cannot_be_stored(world: Ed
     monkeypatch.setattr(world.questions, "open", away)
     await ask(world, status=503)
     assert not world.shard.mailboxes.get(KEY)
+
+
+async def test_an_unreadable_answer_leaves_other_waits_alone(
+    world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, waiting = Questions._wait, set[str]()
+
+    async def seen(self: Questions, key: str, id: str, seconds: float) -> None:
+        waiting.add(id)
+        await wait(self, key, id, seconds)
+
+    monkeypatch.setattr(Questions, "_wait", seen)
+    for id in ("q1", "q2"):
+        await ask(world, id)
+    waits = [asyncio.create_task(look(world, id, wait=30)) for id in ("q1", "q2")]
+    await until(lambda: waiting == {"q1", "q2"})
+    await redis_client.hset(answers_key(KEY), "q1", b"\xc1")
+    assert (await asyncio.wait_for(waits[0], 20)).status_code == 500
+    await redis_client.hset(answers_key(KEY), "q2", msgspec.msgpack.encode(GivenAnswer("yes", 1, "u1")))
+    assert (await asyncio.wait_for(waits[1], 20)).json()["answer"] == "yes"
 
 
 async def test_an_answer_is_told_by_another_edge_when_its_own_dies(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
