@@ -66,7 +66,7 @@ from engine.features.rules.inactivity import Followers, Happening, InactivityTim
 from engine.features.rules.rule_book import RuleBook
 from engine.gateway.gateway import ArmSteps
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import RETRY_AFTER_S, too_large, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, too_large, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import Draft, Drafter
 from engine.publish.items import Collapse, Item
@@ -179,8 +179,10 @@ class EventEndpoint:
             await self._message_links.add(drafts, linked)
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
         cancelled = await self._cancel_once(applied, drafts, tenant, delivery_id(event.type, {"cancels": delivery}), now_ms)
-        results = await self._send(notifications, drafts, followers)
+        results, refused = await self._send(notifications, drafts, followers)
         await self._arm_steps(applied, drafts, results)
+        if refused is not None:
+            raise refused
         self._sample.add(tenant, delivery, now_ms, body)
         self._sample.count(applied)
         self._record(event, delivery, applied, results, tenant)
@@ -315,14 +317,27 @@ class EventEndpoint:
                 by_category.append(at)
         await self._steps([drafts[at] for at in by_category], [results[at] for at in by_category], part.rules.steps)
 
-    async def _send(self, notifications: Sequence[Notification], drafts: Sequence[Draft], followers: Followers) -> list[ItemResult]:
-        """Publish and schedule; one result for each draft."""
+    async def _send(
+        self, notifications: Sequence[Notification], drafts: Sequence[Draft], followers: Followers
+    ) -> tuple[list[ItemResult], Problem | None]:
+        """Publish and schedule; one result for each draft, and the answer where not all were accepted.
+
+        A conflict stays one at each repeat, so what was accepted beside it is to have its steps and followers now.
+        """
         plain, following = split(notifications, drafts)
-        results = dict(zip(plain, await self._shard_client.post([drafts[place] for place in plain]) if plain else [], strict=True))
+        refused, posted = None, list[ItemResult]()
+        try:
+            if plain:
+                posted = await self._shard_client.post([drafts[place] for place in plain])
+        except Problem as problem:
+            if "results" not in problem.members:
+                raise
+            refused, posted = problem, msgspec.convert(problem.members["results"], list[ItemResult])
+        results = dict(zip(plain, posted, strict=True))
         arming = ((notifications[place], drafts[place]) for place in following)
         armed = await asyncio.gather(*(self._inactivity_timers.arm(one, draft, followers[one.user, one.rule]) for one, draft in arming))
         results |= zip(following, armed, strict=True)
-        return [results[place] for place in range(len(drafts))]
+        return [results[place] for place in range(len(drafts))], refused
 
 
 class _Turns:

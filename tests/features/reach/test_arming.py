@@ -24,7 +24,7 @@ steps = [{ channel = "email", after = "10m", unless = "read" }, { channel = "ema
 [[rule]]
 name = "raised"
 event = "alert.raised"
-recipients = ["user"]
+recipients = ["user", "data.also"]
 type = "alert"
 category = "alert"
 
@@ -145,6 +145,15 @@ async def test_rules_arm_the_steps_of_their_category(world: EdgeWorld) -> None:
             answer = await client.post("/v1/events", json={"type": "alert.raised", "user": "ann", "id": "e1"})
             assert answer.status_code == 202, answer.text
     assert len(steps(world)) == 2
+
+
+async def test_rules_arm_the_steps_of_what_was_accepted_beside_a_conflict(world: EdgeWorld) -> None:
+    await publish(world, category="plain", id="raised/e1")
+    async with world.http("app", scopes="publish") as client:
+        answer = await client.post("/v1/events", json={"type": "alert.raised", "user": "ann", "id": "e1", "data": {"also": "bob"}})
+    assert answer.status_code == 409
+    assert [(result["user"], result["status"]) for result in answer.json()["results"]] == [("ann", "conflict"), ("bob", "accepted")]
+    assert [timer.key for timer in timers(world)] == ["default:bob", "default:bob"]
 
 
 async def test_a_rule_takes_its_own_steps_in_place_of_its_categorys(world: EdgeWorld) -> None:

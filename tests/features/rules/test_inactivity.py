@@ -59,6 +59,16 @@ async def test_an_event_of_a_clock_ahead_carries_its_id_to_recognise_repeats(rul
         assert all(record.at_ms <= world.gateway.wall_ms() for record in world.shard.of(wire.Happened))
 
 
+async def test_a_timer_follows_a_user_beside_a_conflict(inactivity_rules: Path) -> None:
+    more = '[[rule]]\nname = "seen"\nevent = "page.viewed"\nrecipients = ["user"]\ntype = "page.seen"\n'
+    inactivity_rules.write_text(AWAY + more)
+    async with edge_world(rules_path=str(inactivity_rules)) as world, world.http("shop") as client:
+        await client.post("/v1/notifications", json={"user": "u1", "type": "other", "id": "seen/v1"})
+        answer = await client.post("/v1/events", json={"type": "page.viewed", "user": "u1", "id": "v1"})
+        assert answer.status_code == 409
+        assert [timer.key for timer in world.scheduler.timers.values()] == ["default:u1"]
+
+
 async def test_shards_hear_of_no_event_that_no_rule_asks_for(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
         for type in ("page.viewed", "order.paid", "cart.abandoned"):
