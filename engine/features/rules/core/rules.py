@@ -51,8 +51,8 @@ the file. The event `*` matches every event. An event notifies a user immediatel
 the most urgent rules come first; delayed notifications and actions are not counted. Nobody is notified of their own action unless the
 rule has `notify_self`, which is the default of a rule with `do`. What goes to a topic or to everyone reaches its author too.
 
-The template `id` makes the id of a notification. It is the same each time the same delivery is applied, so the engine treats a repeat as a
-duplicate.
+The template `id` makes the id of a notification, and name and delivery of the rule do where it has no value. It is the same each time the
+same delivery is applied, so the engine treats a repeat as a duplicate.
 """
 
 from __future__ import annotations
@@ -498,18 +498,16 @@ def _notification(
 ) -> Notification:
     delay_ms = rule.delay.of(scope, now_ms)
     ts = None if rule.ts is None else _timestamp_ms(rule.ts.render(scope))
-    conditions = msgspec.structs.replace(
-        rule.fire,
-        since_ms=ts or now_ms,
-        delay_ms=delay_ms,
-        member_of="" if rule.member_of is None else str(rule.member_of.render(scope) or ""),
-    )
+    group = "" if rule.member_of is None else str(rule.member_of.render(scope) or "")
+    if rule.member_of is not None and not group:
+        raise Invalid("the event names no group for fire.while_member")
+    conditions = msgspec.structs.replace(rule.fire, since_ms=ts or now_ms, delay_ms=delay_ms, member_of=group)
     recipient = {"user": user} if topic is None else {"topic": topic}
     names = {**scope.payload, "event": scope.payload, **recipient, "rule": rule.name, "type": rule.type}
     return Notification(
         rule=rule.name,
         user=user,
-        id=short(str(rule.id.render(scope))),
+        id=_id(rule, scope),
         type=rule.type,
         priority=rule.priority,
         actor=actor,
@@ -528,9 +526,17 @@ def _notification(
     )
 
 
+def _id(rule: Rule, scope: Scope) -> str:
+    """Its id; without a value for the template that of the rule and the delivery, else two events would have one id."""
+    given = rule.id.render(scope)
+    return short(f"{rule.name}/{scope.names['$delivery']}" if given is None or given == "" else str(given))
+
+
 def _first_text(path: EventPath | None, scope: Scope) -> str | None:
     values = [] if path is None else path.values(scope)
-    return str(values[0]) if values else None
+    if not values:
+        return None
+    return values[0] if isinstance(values[0], str) else msgspec.json.encode(values[0]).decode()
 
 
 def _timestamp_ms(value: Any) -> int | None:

@@ -168,6 +168,28 @@ def test_a_matching_rule_that_finds_nobody_says_so_and_names_that_are_none_are_l
     assert users(one_rule('recipients = ["who[]"]'), {"who": ["", "a\nb", "x" * 129, "ok"]}) == ["ok"]
 
 
+@pytest.mark.parametrize("payload", [{}, {"no": ""}, {"no": None}])
+def test_an_id_without_a_value_is_that_of_the_delivery(payload: dict[str, Any]) -> None:
+    rules = one_rule('recipients = ["u"]\nid = "{no}"')
+    made = [rules.apply("e", {"u": "a"} | payload, delivery).notifications[0].id for delivery in ("d1", "d2")]
+    assert made == ["r/d1", "r/d2"], "two events are two messages"
+
+
+def test_a_rule_for_members_skips_an_event_that_names_no_group() -> None:
+    rules = one_rule('recipients = ["u"]\ndelay = "1h"\nfire = { while_member = "{team}" }')
+    outcome = rules.apply("e", {"u": "a"}, "d")
+    assert (outcome.notifications, [one.reason for one in outcome.skipped]) == ([], ["the event names no group for fire.while_member"])
+    (made,) = rules.apply("e", {"u": "a", "team": "red"}, "d").notifications
+    assert made.conditions is not None
+    assert made.conditions.member_of == "red"
+
+
+@pytest.mark.parametrize(("actor", "text"), [({"id": 7}, '{"id":7}'), (True, "true"), (7, "7"), ("7", "7")])
+def test_an_actor_that_is_no_text_is_json(actor: Any, text: str) -> None:
+    (made,) = one_rule('recipients = ["u"]\nactor = "by"').apply("e", {"u": "a", "by": actor}, "d").notifications
+    assert made.actor == text
+
+
 def test_ids_are_what_the_template_says_and_always_short_enough() -> None:
     rules = one_rule('recipients = ["who"]\nid = "{$event}:{$rule}:{$delivery}:{$user}:{n}"')
     assert rules.apply("e", {"who": "u", "n": 5}, "d").notifications[0].id == "e:r:d:u:5"
