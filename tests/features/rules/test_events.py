@@ -33,13 +33,6 @@ title = "{actor} likes your post"
 """ + cart_rule('cancel_on = "order.paid"', 'template = { text = "Still thinking about {{ data.item }}?" }')
 
 
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    path = tmp_path / "rules.toml"
-    path.write_text(RULES)
-    return path
-
-
 async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
         liked = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1"}

@@ -24,13 +24,6 @@ delay = "24h"
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    path = tmp_path / "rules.toml"
-    path.write_text(RULES)
-    return path
-
-
-@pytest.fixture
 def inactivity_rules(rules: Path) -> Path:
     rules.write_text(RULES + AWAY)
     return rules

@@ -34,13 +34,6 @@ type = "touch.cart"
 """
 
 
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    path = tmp_path / "rules.toml"
-    path.write_text(RULES)
-    return path
-
-
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0
