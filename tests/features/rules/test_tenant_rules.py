@@ -154,6 +154,7 @@ async def test_a_tenant_stages_tries_and_rolls_back() -> None:
         (rules_of("x", more='do = "https://h.example/"'), "rule[0].do"),
         (rules_of("x", more='category = "shop"\ninactive = "1d"'), "rule[0].inactive"),
         (rules_of("x", more='category = "shop"\nfire = { unless_active = true }'), "rule[0].fire"),
+        (rules_of("x", more='category = "shop"\nfire = { while_member = "team" }'), "rule[0].fire"),
         (rules_of("x", more='category = "shop"\ntemplate = { body = "{{ 1 }}" }'), "rule[0].template"),
         (rules_of("x", more='category = "shop"\nrollout = { tenants = ["zebra"] }'), "rule[0].rollout.tenants"),
     ],

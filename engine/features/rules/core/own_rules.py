@@ -100,7 +100,7 @@ def _check_rule(rule: Rule, written: dict[str, Any], limits: OwnLimits) -> None:
         raise Invalid("not in a tenant's rules", "rollout.tenants")
     if rule.fire.inactive_ms:
         raise Invalid("not in a tenant's rules", "inactive")
-    if rule.fire.any:
+    if rule.fire.any or rule.member_of is not None:
         raise Invalid("not in a tenant's rules", "fire")
     if rule.delay.active_within_ms:
         raise Invalid("not by activity in a tenant's rules", "delay")

@@ -151,7 +151,7 @@ class Rule(Struct, frozen=True):
     @property
     def immediate(self) -> bool:
         """Whether it notifies at once: a user is notified so by one rule only."""
-        return not (self.do or self.delay.fixed_ms or self.delay.levels or self.fire.any)
+        return not (self.do or self.delay.fixed_ms or self.delay.levels or self.fire.any or self.member_of is not None)
 
     def mismatch(self, event: str, action: Any, scope: Scope) -> str:
         """Why the rule does not match an event; "" when it does."""

@@ -184,6 +184,13 @@ def test_a_rule_for_members_skips_an_event_that_names_no_group() -> None:
     assert made.conditions.member_of == "red"
 
 
+def test_a_rule_for_members_leaves_users_to_later_rules() -> None:
+    first = '[[rule]]\nname = "team"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\nfire = { while_member = "red" }\n'
+    rules = parse_rules(f'{first}[[rule]]\nname = "all"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', "x.toml")
+    made = rules.apply("e", {"u": "a"}, "d").notifications
+    assert [one.rule for one in made] == ["team", "all"], "users who are no members have the second only"
+
+
 @pytest.mark.parametrize(("actor", "text"), [({"id": 7}, '{"id":7}'), (True, "true"), (7, "7"), ("7", "7")])
 def test_an_actor_that_is_no_text_is_json(actor: Any, text: str) -> None:
     (made,) = one_rule('recipients = ["u"]\nactor = "by"').apply("e", {"u": "a", "by": actor}, "d").notifications
