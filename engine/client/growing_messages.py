@@ -87,7 +87,7 @@ def _had(problem: bytes) -> int | UnsetType:
 
 class _End(Struct):
     seq: int = 0
-    status: str = ""
+    ended: str = ""
 
 
 class GrownText(Struct):
@@ -214,8 +214,8 @@ class GrowingMessage:
             data: members that are added to its data.
 
         Raises:
-            Refused: another writer has begun the message anew or has written more, its id belongs to another message, or the type or the
-                data is not valid.
+            Refused: another writer has begun the message anew or has written more, it has ended by itself (`idle`), its id belongs to
+                another message, or the type or the data is not valid.
             Unreachable: no engine answered within `retry_for_s`.
         """
         if self.ended:
@@ -230,6 +230,9 @@ class GrowingMessage:
                     await self._sender.taken()
                 self._check()
                 done, have = await self._sender.end(self, self._generation, len(self._text), type, data)
+                if done is not None and done.ended:
+                    self.idle = True
+                    raise Refused(_ENDED, 409)
                 if done is not None:
                     self.seq, self.ended = done.seq, True
                     return

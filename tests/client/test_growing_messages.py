@@ -19,6 +19,8 @@ from engine.client.protocol import Transport
 from engine.client.publisher import Publisher
 from engine.client.retried_requests import RetriedRequests
 from engine.errors import Refused
+from engine.features.growing.core import IDLE
+from engine.features.growing.store import GrowingStore
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.raw_http_server import RawRequest, answer, raw_server
 from tests.support.waiting import until
@@ -230,6 +232,17 @@ async def test_a_writer_that_runs_again_goes_on_with_its_message(worlds: tuple[E
             assert (again.ended, again.idle) == (True, False)
     ((kind, data),) = [(one["type"], one["data"]) for one in messages(worlds[1])]
     assert (kind, data) == ("run.done", {"rows": 3, "text": "one try, and the rest"})
+
+
+async def test_an_end_of_a_message_taken_for_lost_is_refused(worlds: tuple[EdgeWorld, EdgeWorld], redis_client: Redis) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        message = publisher.stream(user="u1", type="run.progress", id="m1", idle={"type": "run.lost"})
+        await message.__aenter__()
+        await GrowingStore([redis_client], worlds[1].config).close(KEY, "m1", None, -1, IDLE, b"", 0, 60_000)
+        with pytest.raises(Refused, match="ended"):
+            await message.end(type="run.done")
+        assert message.idle
+    assert [one["type"] for one in messages(worlds[1])] == ["run.lost"]
 
 
 async def test_a_writer_that_has_written_less_cannot_end(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:

@@ -165,6 +165,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             state={"enum": [ENDED]},
             seq=_NUMBER,
             status={"type": "string", "description": "Of the message, as of a publish request; absent for one that had ended."},
+            ended=why,
         ),
         "GrowingMessages": answer_of("All of them.", growing={"type": "array", "items": answer_of("One.", optional=optional, **shown)}),
         "GrownText": answer_of(

@@ -21,7 +21,7 @@ from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key
 from engine.errors import Invalid
 from engine.features.growing import description
-from engine.features.growing.core import PARTS_MAX, Head
+from engine.features.growing.core import IDLE, PARTS_MAX, Head
 from engine.features.growing.growing import Growing, GrownPart
 from engine.features.growing.store import GrowingStore, StoredGrowth
 from engine.gateway.gateway import Gateway
@@ -152,7 +152,10 @@ def table(access: Access, growing: Growing) -> EndpointTable:
             raise media_types.unacceptable(error) from None
         id = request.path_params["id"]
         result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size, ending)
-        return json_answer({"id": id, "state": "ended"} | ({} if result is None else {"seq": result.seq, "status": result.status}))
+        answer = {"id": id, "state": "ended"}
+        if isinstance(result, str):
+            return json_answer(answer | ({"ended": result} if result == IDLE else {}))
+        return json_answer({**answer, "seq": result.seq, "status": result.status})
 
     async def look(request: Request) -> Response:
         """`GET /v1/growing/{id}?user=&generation=&offset=&wait=`: without `wait` it does not wait."""

@@ -339,13 +339,13 @@ class Growing:
 
     async def drain(self) -> None:
         """Store what only this edge has, as far as storage takes it."""
-        for name in list(self._growths):
-            with contextlib.suppress(Problem):
-                await self._flush(name)
+        flushed = await asyncio.gather(*map(self._flush, list(self._growths)), return_exceptions=True)  # each may wait for `_FLUSH_S`
+        if lost := sum(isinstance(one, Problem) for one in flushed):
+            log.warning("%d messages that grow lose what storage has not taken, unless their publishers send it again", lost)
 
     # -- The end. ------------------------------------------------------------------------------------------------------
-    async def end(self, key: str, id: str, generation: int, size: int, ending: bytes) -> ItemResult | None:
-        """Publish the message, whose text has this size, with this ending. Returns the result; None: it has ended before.
+    async def end(self, key: str, id: str, generation: int, size: int, ending: bytes) -> ItemResult | str:
+        """Publish the message, whose text has this size, with this ending. Returns the result; of one that has ended before ENDED or IDLE.
 
         Raises:
             Problem: 404, there is no such message; 409, another writer has begun it anew, its id belongs to another message, or the text
@@ -356,7 +356,7 @@ class Growing:
             stored = await self._store.close(key, id, generation, size, "", ending, self._gateway.wall_ms(), _LEASE_MS)
             if isinstance(stored, StoredGrowth):
                 result = await self._finish(key, id, stored)
-                return None if stored.reason == IDLE else result  # taken for lost just before: it has another ending
+                return IDLE if stored.reason == IDLE else result  # taken for lost just before: it has another ending
         except GrowthBehind as error:
             detail = f"the text has {error.args[0]} bytes here, not {size}: send the rest again"
             raise conflict(detail, type=BEHIND_PROBLEM, have=error.args[0]) from None
@@ -365,7 +365,7 @@ class Growing:
             raise not_found("no message with this id grows")
         if stored == REPLACED:
             raise conflict("another writer has begun this message anew")
-        return None
+        return stored
 
     async def _finish(self, key: str, id: str, stored: StoredGrowth) -> ItemResult:
         """Publish a message that is closed, and end it. Raises EngineError: it is tried again after the lease."""

@@ -1,7 +1,7 @@
 -- Close a message that grows: nothing is appended any more. Its message is published next. A repeat finds it as it was closed.
 -- KEYS: the growth, due times of the server
 -- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, its ending, due time in ms, member of the due times
--- Returns {'OK', {field, value, ...}}: the growth; {'ENDED'}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
+-- Returns {'OK', {field, value, ...}}: the growth; {'ENDED', why}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
 local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'reason', 'ended')
 if not known[1] then
   redis.call('ZREM', KEYS[2], ARGV[6])
@@ -11,7 +11,7 @@ if ARGV[1] ~= '' and known[1] ~= ARGV[1] then
   return {'REPLACED'}
 end
 if known[4] then
-  return {'ENDED'}
+  return {'ENDED', known[3] or ''}
 end
 if not known[3] then
   if ARGV[2] ~= '-1' and ARGV[2] ~= known[2] then

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import slot_of, split_key, store_of
-from engine.features.growing.core import ENDED, REPLACED, Growth, Head
+from engine.features.growing.core import ENDED, IDLE, REPLACED, Growth, Head
 from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
@@ -127,9 +127,9 @@ class GrowingStore:
     async def close(
         self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int
     ) -> StoredGrowth | str:
-        """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or ENDED, REPLACED, GONE.
+        """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or what it is in its place.
 
-        `ending` b"" leaves the message as it began.
+        That is ENDED, IDLE where it ended by itself, REPLACED or GONE. `ending` b"" leaves the message as it began.
 
         Raises StorageUnavailable, GrowthBehind.
         """
@@ -140,7 +140,7 @@ class GrowingStore:
             raise GrowthBehind(int(rest[0]))
         if word == b"OK":
             return _growth(dict(zip(rest[0][::2], rest[0][1::2], strict=True)))
-        return _CLOSED[word]
+        return IDLE if rest and rest[0] == IDLE.encode() else _CLOSED[word]
 
     async def end(self, key: str, id: str, now_ms: int) -> None:
         """The message is published. Raises StorageUnavailable."""

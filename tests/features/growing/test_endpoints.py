@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
+from engine.features.growing import growing
 from engine.features.growing.core import IDLE
 from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.features.growing.store import GrowingStore
@@ -330,8 +331,15 @@ async def test_an_end_that_comes_too_late_is_not_taken_for_its_publishers(redis_
         begun = await begin(world, idle={"type": "run.lost"})
         store = GrowingStore([redis_client], world.config)
         await store.close(KEY, "m1", None, -1, IDLE, b"", 0, 60_000)
-        assert await end(world, begun, 0, type="run.done") == {"id": "m1", "state": "ended"}
+        for _ in ("it publishes the message", "it finds that published"):
+            assert await end(world, begun, 0, type="run.done") == {"id": "m1", "state": "ended", "ended": "idle"}
         assert [message["type"] for message in messages(world)] == ["run.lost"]
+
+
+async def test_a_repeated_end_is_taken_for_its_publishers(world: EdgeWorld) -> None:
+    begun = await begin(world)
+    await end(world, begun, 0)
+    assert await end(world, begun, 0) == {"id": "m1", "state": "ended"}
 
 
 @pytest.mark.parametrize(
@@ -412,6 +420,22 @@ async def until_closed(redis_client: Redis) -> None:
     async with asyncio.timeout(20):
         while not await redis_client.hexists(growth_key(KEY, "m1"), "reason"):  # type: ignore[misc]
             await asyncio.sleep(0.01)
+
+
+async def test_a_drain_without_storage_waits_once_for_all_messages(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any) -> Any:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(growing, "_FLUSH_S", 0.2)
+    async with edge_world(storage=redis_client, **FAST) as world:
+        begun = [await begin(world, f"m{number}") for number in range(40)]
+        monkeypatch.setattr(GrowingStore, "store", away)
+        for one in begun:
+            await add(world, one, 0, "text")
+        (feature,) = [feature for feature in world.features if feature.name == "growing"]
+        assert feature.drain is not None
+        async with asyncio.timeout(4):
+            await feature.drain()
 
 
 async def test_another_writer_begins_it_anew(world: EdgeWorld) -> None:
