@@ -10,7 +10,7 @@ first that decides ends them:
     3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
     4  choice       the user wants the type or the category in the digest -> DIGEST, or in the inbox only -> INBOX; one that is not to be
                     retained -> SUPPRESS; where no inbox keeps messages of the type or category, the choice is as ON. So is the digest
-                    for what expires before it is sent, and for a question: it has a deadline, and a summary has no buttons
+                    for what would open one and expire before its end, and for a question: it has a deadline, and a summary has no buttons
     5  quiet hours  of the category, else of the user -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
@@ -141,7 +141,7 @@ def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = Tru
     """Checks 1 to 4, which do not depend on the time: the verdict of the one that decides, None when none does.
 
     Args:
-        digest: whether it may go into the digest; the digest itself may not, nor what expires before.
+        digest: whether it may go into the digest; the digest itself may not, nor what would open one and expire before its end.
         inbox: whether there is an inbox.
     """
     mandatory = facts.limits.mandatory

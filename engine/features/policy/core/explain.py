@@ -56,7 +56,7 @@ def explain(mailbox: Mailbox, asked: Explain, context: RequestContext) -> Explai
         reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
         if verdict.decision is Decision.DIGEST:
             envelope = in_digest(envelope, config.digest_ms)
-    closes_ms = step.waits_until(mailbox, envelope) if word in ("deliver", "digest") else 0
+    closes_ms = step.waits_until(mailbox, envelope, post.expires_ms) if word in ("deliver", "digest") else 0
     if closes_ms:
         if word == "deliver":
             word = "merge"

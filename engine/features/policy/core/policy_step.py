@@ -169,24 +169,27 @@ class PolicyStep(JudgeStep):
     def end_due(self, mailbox: Mailbox, envelope: Envelope) -> None:
         """Close the window of the message's key if its time is over. What that sends counts before the message."""
 
-    def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
+    def waits_until(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int) -> int:
         """When the window ends in which the message would wait, ms; 0: it would be delivered now."""
         return 0
+
+    def has_digest(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int) -> bool:
+        """Whether the message may go into the digest: not if it would open one that is sent after it expires."""
+        return True
 
     def offer(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int, timer: str) -> Merged:
         """Add a message to its window. When it is delivered as well, the caller assigns the mailbox's next number."""
         return ALONE
 
     def message(self, mailbox: Mailbox, envelope: Envelope, facts: Facts, expires_ms: int) -> Verdict | None:
-        """The verdict on a message; None: deliver. It goes into no digest that is sent after it expires."""
+        """The verdict on a message; None: deliver."""
         if envelope.merge is not None:
             self.end_due(mailbox, envelope)
-        held = self.waits_until(mailbox, envelope) > 0
+        held = self.waits_until(mailbox, envelope, expires_ms) > 0
         verdict = self._on_arrival(mailbox, facts, held=held, digest=True)
-        if verdict is None or verdict.decision is not Decision.DIGEST:
+        if verdict is None or verdict.decision is not Decision.DIGEST or self.has_digest(mailbox, envelope, expires_ms):
             return verdict
-        sent_ms = self.waits_until(mailbox, in_digest(envelope, self.config.digest_ms))
-        return verdict if expires_ms > sent_ms else self._on_arrival(mailbox, facts, held=held, digest=False)
+        return self._on_arrival(mailbox, facts, held=held, digest=False)
 
     def _on_arrival(self, mailbox: Mailbox, facts: Facts, *, held: bool, digest: bool) -> Verdict | None:
         """As `message`. `held`: it would wait in a window, so only the user's profile is applied; what is wanted in the inbox only waits

@@ -23,7 +23,8 @@ Each message counts exactly once, under retries and crashes, by three mechanisms
   calls nothing else. So a change that was not journalled did not happen, and replay repeats no decision, since those depend on the time.
 - Records of a user are numbered. A page holds the number of the last one applied, so replay applies each exactly once.
 
-Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. At most the newest
+Bounds: `windows_max` open windows per user; a message that would open one more is delivered at once, unmerged. So is one that would open a
+window and expire before its end, after an outage. At most the newest
 body, the first actors and the newest marks are kept, whatever the count; a text is cut at `TEXT_CHARS_MAX`. A window that
 stays open longer because its user has quiet hours (`Extended`) may outlast the ids in storage: of more than `MARKS_MAX` messages, one
 with an id that is repeated after a day could count twice.
@@ -75,7 +76,7 @@ class WindowOutcome(IntEnum):
     HELD = 0  # it opened a window and waits
     MERGED = 1  # it counts in an open window
     DELIVER = 2  # it is delivered now: it opened a leading window
-    UNMERGED = 3  # it is delivered now and counts in no window: the user has too many
+    UNMERGED = 3  # it is delivered now and counts in no window: the user has too many, or it expires before the end of one
     DUPLICATE = 4  # it counts already
 
 
@@ -98,6 +99,11 @@ def due(windows: Windows, now_ms: int) -> list[str]:
     return [collapse for _, collapse in sorted(over)]
 
 
+def outlasts(envelope: Envelope, expires_ms: int, now_ms: int) -> bool:
+    """Whether the message does not expire before the end of a window that it opens now. A timer that fires late may."""
+    return expires_ms > now_ms + merge_of(envelope).window_ms
+
+
 def offer(windows: Windows, key: str, item: WindowItem, windows_max: int, seq: int = 0) -> tuple[WindowOutcome, Counted | None]:
     """Return the outcome for a message, and the record that applies it (None when none is needed). Changes nothing.
 
@@ -110,7 +116,7 @@ def offer(windows: Windows, key: str, item: WindowItem, windows_max: int, seq: i
         if mark_of(item) in window.marks:
             return WindowOutcome.DUPLICATE, None
         return WindowOutcome.MERGED, Counted(key, windows.applied + 1, item)
-    if len(windows.open) >= windows_max:
+    if len(windows.open) >= windows_max or not outlasts(item.envelope, item.expires_ms, item.at_ms):
         return WindowOutcome.UNMERGED, None
     if merge_of(item.envelope).leading:
         return WindowOutcome.DELIVER, Counted(key, windows.applied + 1, item, seq)

@@ -23,7 +23,7 @@ from engine.core.model.message import timer_effect_id
 from engine.core.wire.outcomes import Outcome, type_of
 from engine.core.wire.records import DUPLICATE, MERGED
 from engine.features.policy.core.contact_policy import Decision
-from engine.features.policy.core.policy_step import ALONE, DIGEST, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of
+from engine.features.policy.core.policy_step import ALONE, DIGEST, Merged, PolicyJudge, PolicyStep, ZoneOf, facts_of, in_digest
 from engine.features.windows.core import aggregation
 from engine.features.windows.core.aggregation import WindowOutcome, windows_of
 from engine.features.windows.core.aggregation_window import Counted, Ended, Extended, Kept, WindowItem, Windows
@@ -86,7 +86,7 @@ class WindowStep(PolicyStep):
         if window is not None and window.closes_ms <= self.now_ms:
             self._close(mailbox, windows, collapse)
 
-    def waits_until(self, mailbox: Mailbox, envelope: Envelope) -> int:
+    def waits_until(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int) -> int:
         merge = envelope.merge
         if merge is None:
             return 0
@@ -94,9 +94,14 @@ class WindowStep(PolicyStep):
         window = None if windows is None else windows.open.get(envelope.collapse)
         if window is not None and window.closes_ms > self.now_ms:
             return window.closes_ms
-        if merge.leading or (window is None and windows is not None and len(windows.open) >= self._windows_max(windows, envelope)):
+        if merge.leading or not aggregation.outlasts(envelope, expires_ms, self.now_ms):
+            return 0
+        if window is None and windows is not None and len(windows.open) >= self._windows_max(windows, envelope):
             return 0
         return self.now_ms + merge.window_ms
+
+    def has_digest(self, mailbox: Mailbox, envelope: Envelope, expires_ms: int) -> bool:
+        return self.waits_until(mailbox, in_digest(envelope, self.config.digest_ms), expires_ms) > 0
 
     def _windows_max(self, windows: Windows, envelope: Envelope) -> int:
         """So many may be open at once; a digest is one more, whether it was opened before or is opened now."""

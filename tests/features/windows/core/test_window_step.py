@@ -377,6 +377,16 @@ def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
     assert world.core.mailboxes["t:u"].head == 0
 
 
+def test_a_late_message_opens_no_window_that_outlasts_it() -> None:
+    world = connected_world()
+    assert answers(liked(world, "m1", ttl_ms=300)) == [(ACCEPTED, 1)]
+    assert answers(liked(world, "m2", ttl_ms=300, merge=LEADING)) == [(ACCEPTED, 2)]
+    assert windows_of(world.core.mailboxes["t:u"]) is None
+    liked(world, "m3", ttl_ms=301)
+    assert answers(liked(world, "m4", ttl_ms=1)) == [(MERGED, 0)]
+    assert [message["count"] for message in shown(later(world))] == [2]
+
+
 def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> None:
     world = World()
     liked(world, "m1")
