@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from engine.errors import StorageUnavailable
+from engine.errors import CorruptRecord, StorageUnavailable
 from engine.features.rules.core.versions import VersionState
 from engine.features.rules.recorded_events import RecordedEvent
 from engine.features.rules.rules_store import StoredState
@@ -17,6 +17,7 @@ class FakeRulesStore:
         self.stored = StoredState()
         self.kept: dict[int, str] = {}
         self.away = False
+        self.corrupt = False
         self.loses_answer = False
         self.reads = 0
 
@@ -27,7 +28,13 @@ class FakeRulesStore:
     async def read(self) -> StoredState:
         self._check()
         self.reads += 1
+        if self.corrupt:
+            raise CorruptRecord("the stored versions of the rules cannot be read")
         return self.stored
+
+    async def recovered(self) -> StoredState:
+        self._check()
+        return StoredState(self.stored.stamp, VersionState(last=max(self.kept, default=0)))
 
     async def texts(self, versions: Iterable[int]) -> dict[int, str]:
         self._check()
@@ -41,6 +48,7 @@ class FakeRulesStore:
             self.kept[state.last] = text
         for number in set(self.kept) - {info.version for info in state.versions}:
             del self.kept[number]
+        self.corrupt = False
         self.stored = StoredState(f"{int(read.stamp.partition('-')[0] or 0) + 1}-x", state)
         if self.loses_answer:
             raise StorageUnavailable("rules_change: no reply")

@@ -168,10 +168,16 @@ class RulesEndpoint:
             "rules": [_rule_shown(rule, counts) for rule in (active.rules if active is not None else ())],
         }
 
-    async def _read(self) -> StoredState:
+    async def _read(self, given: str = "") -> StoredState:
+        """The stored state. `given`: the `If-Match` of a change; one of whatever it is replaces a state that cannot be read."""
         try:
-            return await self._store.read()
-        except (StorageUnavailable, CorruptRecord) as error:
+            try:
+                return await self._store.read()
+            except CorruptRecord as error:
+                if given.strip() != "*":
+                    raise unavailable(f"{error}; a change with If-Match: * replaces them", RETRY_AFTER_S) from None
+                return await self._store.recovered()
+        except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
 
     # -- Changing. ---------------------------------------------------------------------------------------------------------
@@ -190,7 +196,7 @@ class RulesEndpoint:
         given = _given(if_match)
         share = _share_of(share_text)
         text, rules = await self._parsed(body)
-        stored = await self._read()
+        stored = await self._read(given)
         digest = hashlib.sha256(text.encode()).hexdigest()
         newest = stored.state.versions[-1] if stored.state.versions else None
         if newest is not None and newest.digest == digest and _in_effect(stored.state, newest.version, share):
@@ -210,7 +216,7 @@ class RulesEndpoint:
         request = decode_body(_STAGE, body, _StageRequest)
         if not 0 <= request.share <= 1:
             raise media_types.unacceptable(Invalid("a number from 0 (nobody) to 1 (everyone)", "$.share"))
-        stored = await self._read()
+        stored = await self._read(given)
         if _in_effect(stored.state, request.version, request.share):
             return self._answer(stored, request.version)
         _check_match(given, stored)
@@ -226,7 +232,7 @@ class RulesEndpoint:
         given = _given(if_match)
         request = decode_body(_ROLLBACK, body or b"{}", _RollbackRequest)
         version = None if request.version is UNSET else request.version
-        stored = await self._read()
+        stored = await self._read(given)
         if version is not None and _in_effect(stored.state, version, 1):
             return self._answer(stored, version)
         _check_match(given, stored)

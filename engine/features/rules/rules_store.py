@@ -12,6 +12,7 @@ What storage has is what counts: after a restored backup, or a fail-over that lo
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable
 from typing import Any, Final
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.errors import CorruptRecord
-from engine.features.rules.core.versions import VersionState
+from engine.features.rules.core.versions import VersionInfo, VersionState
 from engine.features.rules.keys import RULES_TENANTS_KEY, rules_state_key, rules_texts_key
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
@@ -69,6 +70,19 @@ class RulesStore:
             return StoredState(str(stamp, "ascii", "replace"), _decode(state))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptRecord(f"the stored versions of the rules cannot be read: {error}") from error
+
+    async def recovered(self) -> StoredState:
+        """In place of a state that cannot be decoded: the versions whose texts are stored, none of them in force.
+
+        Raises StorageUnavailable.
+        """
+        with StorageCalls("rules"):
+            stamp: Any = await self._client.hget(rules_state_key(self._tenant), "stamp")
+            texts: Any = await self._client.hgetall(rules_texts_key(self._tenant))
+        found = sorted((int(number), text) for number, text in texts.items() if number.isdigit())
+        versions = tuple(VersionInfo(number, 0, "", 0, len(text), hashlib.sha256(text).hexdigest()) for number, text in found)
+        last = versions[-1].version if versions else 0
+        return StoredState(str(stamp or b"", "ascii", "replace"), VersionState(last=last, versions=versions))
 
     async def texts(self, versions: Iterable[int]) -> dict[int, str]:
         """The texts of these versions; those that are not stored are left out.

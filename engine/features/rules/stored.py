@@ -7,11 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from engine.core.wire.records import UNREADABLE
+from engine.features.rules.core.versions import VersionState
 from engine.features.rules.keys import INDEXES
 from engine.store.stored_kinds import FeatureData, RecordReader, StoredKind
 
 _NAME: Final = "rules"
-_ADVICE: Final = "`engine rules apply` the rules again"
+_ADVICE: Final = "store the rules again, `PUT /v1/rules` (of a tenant `/v1/tenant-rules`) with `If-Match: *`"
 
 
 async def _check_state(reader: RecordReader, key: bytes) -> None:
@@ -19,7 +20,7 @@ async def _check_state(reader: RecordReader, key: bytes) -> None:
     state: Any = await reader.client.hget(key.decode(), "state")
     try:
         if state is not None:
-            msgspec.json.decode(state)
+            msgspec.json.decode(state, type=VersionState)
     except UNREADABLE as error:
         reader.found(_NAME, key, b"state", error)
 

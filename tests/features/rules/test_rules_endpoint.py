@@ -232,6 +232,17 @@ async def test_a_step_that_makes_no_sense_is_refused_with_its_field(path: str, b
         assert world.rules_store.stored == before
 
 
+async def test_a_change_of_whatever_it_is_replaces_an_unreadable_state() -> None:
+    async with operated() as (world, client):
+        await client.put("/v1/rules", content=rules_of("one"), headers=ANY)
+        world.rules_store.corrupt = True
+        refused = await client.put("/v1/rules", content=rules_of("two"), headers={"If-Match": '"1-x"'})
+        assert (refused.status_code, "If-Match: *" in refused.json()["detail"]) == (503, True)
+        answer = await client.put("/v1/rules", content=rules_of("two"), headers=ANY)
+        assert (answer.status_code, answer.json()["active"]) == (200, 2)
+        assert await titles(world, client) == ["two"]
+
+
 async def test_without_storage_nothing_is_changed_and_events_go_on() -> None:
     async with operated() as (world, client):
         await client.put("/v1/rules", content=rules_of("one"), headers=ANY)

@@ -58,11 +58,22 @@ async def test_a_state_that_cannot_be_decoded_is_an_error_of_its_own(redis_clien
     assert await store.stamp() == "1-x"
 
 
+async def test_a_state_that_cannot_be_decoded_is_recovered_from_the_texts(redis_client: Redis) -> None:
+    store = RulesStore(redis_client, Config())
+    await store.change(await store.read(), with_version(VersionState()), "text 1")
+    await redis_client.hset(rules_state_key(), "state", "{")
+    found = await store.recovered()
+    assert (found.state.last, found.state.active, [info.bytes for info in found.state.versions]) == (1, 0, [6])
+    changed = await store.change(found, with_version(found.state), "text 2")
+    assert changed == await store.read()
+    assert await store.texts([1, 2]) == {1: "text 1", 2: "text 2"}
+
+
 async def test_storage_that_is_away_is_told() -> None:
     client = Redis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
     store = RulesStore(client, Config())
     try:
-        for asking in (store.stamp(), store.read(), store.texts([1]), store.change(StoredState(), VersionState())):
+        for asking in (store.stamp(), store.read(), store.recovered(), store.texts([1]), store.change(StoredState(), VersionState())):
             with pytest.raises(StorageUnavailable):
                 await asking
     finally:

@@ -237,6 +237,7 @@ async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) ->
         ("question", f"s{slot_of('t:u')}:questions:t:u", "q1", b"\xc1"),
         ("growing message", f"s{slot_of('t:u')}:growth:3:t:u:g1", "head", b"\xc1"),
         ("rules", "rules:state", "state", b"{"),
+        ("rules", "rules:state:t", "state", b'{"active":"one"}'),
         ("rules", "rules:texts:t", "1", b"\xff"),
         ("addresses", "channels:of:t", "u", b"no checksum"),
     ],
