@@ -150,6 +150,7 @@ class GrowingMessage:
         self._generation = 0
         self._have = self._stored = 0
         self._progress: Raw | None = None  # not taken yet
+        self._last_progress: Raw | None = None
         self._sent_s = 0.0
         self._failure: Exception | None = None
 
@@ -203,7 +204,7 @@ class GrowingMessage:
         """
         self._check()
         if not self.ended:
-            self._progress = Raw(msgspec.json.encode({"value": value, "text": text, "step": step}))
+            self._progress = self._last_progress = Raw(msgspec.json.encode({"value": value, "text": text, "step": step}))
             self._sender.wake()
 
     async def end(self, *, type: str | None = None, data: Mapping[str, Any] | None = None) -> None:
@@ -229,7 +230,7 @@ class GrowingMessage:
                     self._sender.wake()
                     await self._sender.taken()
                 self._check()
-                done, have = await self._sender.end(self, self._generation, len(self._text), type, data)
+                done, have = await self._sender.end(self, self._end_of(type, data))
                 if done is not None and done.ended:
                     self.idle = True
                     raise Refused(_ENDED, 409)
@@ -241,6 +242,12 @@ class GrowingMessage:
                 self._have = have  # an edge has died with the rest
         finally:
             self._sender.discard(self)
+
+    def _end_of(self, type: str | None, data: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The request of the end. The edge that took the last progress may have died before it stored that, so it is sent again."""
+        ending = {"type": type, "data": data, "progress": self._last_progress}
+        given = {name: value for name, value in ending.items() if value is not None}
+        return {"user": self.user, "generation": self._generation, "size": len(self._text), **given}
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -301,16 +308,17 @@ class PartSender:
         body = msgspec.json.encode({"writer": self._new_writer(), **members})
         return value_of(_Begun, await self._requests.send("POST", "/v1/growing", body))
 
-    async def end(
-        self, message: GrowingMessage, generation: int, size: int, type: str | None, data: Mapping[str, Any] | None
-    ) -> tuple[_End | None, int]:
-        """End a message. Returns the end, or None and up to where the engine has the text. Raises as `begin`."""
-        ending = {name: value for name, value in (("type", type), ("data", data)) if value is not None}
-        body = msgspec.json.encode({"user": message.user, "generation": generation, "size": size, **ending})
-        answer = await self._requests.send("POST", f"/v1/growing/{segment(message.id)}/end", body)
+    async def end(self, message: GrowingMessage, members: Mapping[str, Any]) -> tuple[_End | None, int]:
+        """End a message, by the members of the request.
+
+        Returns the end, or None and up to where the engine has the text. Raises as `begin`.
+        """
+        answer = await self._requests.send("POST", f"/v1/growing/{segment(message.id)}/end", msgspec.json.encode(members))
         if answer.status == 409 and (have := _had(answer.body)) is not UNSET:
             return None, have
-        return value_of(_End, answer), size
+        if answer.status == 422 and "progress" in members:  # an engine of an earlier version knows no progress of an end
+            return await self.end(message, {name: value for name, value in members.items() if name != "progress"})
+        return value_of(_End, answer), members["size"]
 
     def add(self, message: GrowingMessage) -> None:
         """Send the parts of this message from now on. Another generation under its id is replaced by it."""

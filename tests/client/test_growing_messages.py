@@ -78,6 +78,36 @@ async def test_text_that_an_edge_lost_is_sent_again(worlds: tuple[EdgeWorld, Edg
     await requests.close()
 
 
+async def test_the_last_progress_outlives_the_edge_that_took_it(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    carrier = Switching(*worlds)
+    requests = RetriedRequests(lambda: carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
+    sender = PartSender(requests, lambda: "w1")
+    async with GrowingMessage(sender, {"id": "m1", "user": "u1", "type": "t"}, list=False) as message:
+        await message.progress(1.0, text="done")
+        while message._progress is not None:
+            await sender.taken()
+        carrier.at = 1
+    assert messages(worlds[1])[0]["data"]["progress"] == {"value": 1.0, "text": "done"}
+    await sender.close()
+    await requests.close()
+
+
+async def test_an_engine_that_knows_no_progress_of_an_end_ends_the_message() -> None:
+    async def respond(request: RawRequest, writer: asyncio.StreamWriter) -> None:
+        body = json.loads(request.body)
+        if request.path == "/v1/growing":
+            writer.write(answer(200, {"id": "m1", "state": "ok", "generation": 1}))
+        elif request.path == "/v1/parts":
+            writer.write(answer(200, {"parts": [{"state": "ok"}]}))
+        else:
+            writer.write(answer(422, {}) if "progress" in body else answer(200, {"id": "m1", "state": "ended", "seq": 7}))
+
+    async with raw_server(respond) as server, Publisher(server.url, "tok") as publisher:
+        async with publisher.stream(user="u1", type="t", id="m1") as message:
+            await message.progress(1.0)
+        assert message.seq == 7
+
+
 async def test_a_pause_does_not_hide_that_an_edge_died(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
     carrier = Switching(*worlds)
     requests = RetriedRequests(lambda: carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)

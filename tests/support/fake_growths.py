@@ -53,7 +53,7 @@ class FakeGrowths(GrowingStore):
         return len(text)
 
     async def close(
-        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int
+        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int, progress: bytes = b""
     ) -> StoredGrowth | str:
         known = self.growths.get((key, id))
         if known is None:
@@ -64,7 +64,7 @@ class FakeGrowths(GrowingStore):
             return ENDED
         if len(known.text) != size:
             raise GrowthBehind(len(known.text))
-        closed = self.growths[key, id] = replace(known, reason=reason, ending=ending)
+        closed = self.growths[key, id] = replace(known, reason=reason, ending=ending, progress=progress or known.progress)
         return closed
 
     async def end(self, key: str, id: str, now_ms: int) -> None:

@@ -156,6 +156,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             user=user_name(config),
             generation=_GENERATION,
             size={**_SIZE, "description": "Of the whole text: 409 with `have` when the engine has less."},
+            progress={"$ref": "#/components/schemas/Progress"},
             **ending,
         ),
         "GrowthEnd": object_of(

@@ -83,6 +83,7 @@ class _End(_Ending, forbid_unknown_fields=True, gc=False, kw_only=True):
     user: str
     generation: _Whole
     size: _Whole
+    progress: _Progress | UnsetType = UNSET
 
 
 _BEGIN: Final = msgspec.json.Decoder(_Begin)
@@ -148,10 +149,11 @@ def table(access: Access, growing: Growing) -> EndpointTable:
                 raise Invalid(f"text of 1 to {config.id_chars_max} characters without control characters", "$.user")
             generation, size = _whole(asked.generation, "$.generation"), _whole(asked.size, "$.size")
             ending = _ending_of(asked, {"user": asked.user, "type": _ANY_TYPE}, "$", principal, gateway, config)
+            progress = b"" if asked.progress is UNSET else _progress_of(asked.progress, "$.progress", config)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
         id = request.path_params["id"]
-        result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size, ending)
+        result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size, ending, progress)
         answer = {"id": id, "state": "ended"}
         if isinstance(result, str):
             return json_answer(answer | ({"ended": result} if result == IDLE else {}))

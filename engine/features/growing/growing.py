@@ -344,8 +344,10 @@ class Growing:
             log.warning("%d messages that grow lose what storage has not taken, unless their publishers send it again", lost)
 
     # -- The end. ------------------------------------------------------------------------------------------------------
-    async def end(self, key: str, id: str, generation: int, size: int, ending: bytes) -> ItemResult | str:
+    async def end(self, key: str, id: str, generation: int, size: int, ending: bytes, progress: bytes) -> ItemResult | str:
         """Publish the message, whose text has this size, with this ending. Returns the result; of one that has ended before ENDED or IDLE.
+
+        `progress`: the last one, which another edge may have on its way to storage; b"" for none.
 
         Raises:
             Problem: 404, there is no such message; 409, another writer has begun it anew, its id belongs to another message, or the text
@@ -353,7 +355,7 @@ class Growing:
         """
         await self._flush((key, id))
         try:
-            stored = await self._store.close(key, id, generation, size, "", ending, self._gateway.wall_ms(), _LEASE_MS)
+            stored = await self._store.close(key, id, generation, size, "", ending, self._gateway.wall_ms(), _LEASE_MS, progress)
             if isinstance(stored, StoredGrowth):
                 result = await self._finish(key, id, stored)
                 return IDLE if stored.reason == IDLE else result  # taken for lost just before: it has another ending

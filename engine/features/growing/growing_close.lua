@@ -1,6 +1,7 @@
 -- Close a message that grows: nothing is appended any more. Its message is published next. A repeat finds it as it was closed.
 -- KEYS: the growth, due times of the server
--- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, its ending, due time in ms, member of the due times
+-- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, its ending, due time in ms, member of the due times,
+--       its last progress ('' for the one that is there)
 -- Returns {'OK', {field, value, ...}}: the growth; {'ENDED', why}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
 local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'reason', 'ended')
 if not known[1] then
@@ -18,6 +19,9 @@ if not known[3] then
     return {'SHORT', known[2]}
   end
   redis.call('HSET', KEYS[1], 'reason', ARGV[3], 'ending', ARGV[4])
+  if ARGV[7] ~= '' then
+    redis.call('HSET', KEYS[1], 'progress', ARGV[7])
+  end
 end
 redis.call('ZADD', KEYS[2], ARGV[5], ARGV[6])
 return {'OK', redis.call('HGETALL', KEYS[1])}

@@ -125,16 +125,26 @@ class GrowingStore:
         return [_WORDS.get(size, size) for size in sizes]
 
     async def close(
-        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int
+        self,
+        key: str,
+        id: str,
+        generation: int | None,
+        size: int,
+        reason: str,
+        ending: bytes,
+        now_ms: int,
+        lease_ms: int,
+        progress: bytes = b"",
     ) -> StoredGrowth | str:
         """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or what it is in its place.
 
-        That is ENDED, IDLE where it ended by itself, REPLACED or GONE. `ending` b"" leaves the message as it began.
+        That is ENDED, IDLE where it ended by itself, REPLACED or GONE. `ending` b"" leaves the message as it began, `progress` b"" the
+        one that is stored.
 
         Raises StorageUnavailable, GrowthBehind.
         """
         keys = [growth_key(key, id), GROWING_DUE_KEY]
-        arguments = ["" if generation is None else generation, size, reason, ending, now_ms + lease_ms, _member(key, id)]
+        arguments = ["" if generation is None else generation, size, reason, ending, now_ms + lease_ms, _member(key, id), progress]
         word, *rest = await _CLOSE.run(self._of(key), keys, arguments, self._replicas)
         if word == b"SHORT":
             raise GrowthBehind(int(rest[0]))
