@@ -48,6 +48,16 @@ async def test_an_action_is_appended_once_for_its_timer_and_read_with_all_its_fi
     assert await ids(edge(redis_client).read(TARGET, 9)) == [], "also when it is done"
 
 
+async def test_hold_reports_entries_as_gone_that_redis_has_lost(redis_client: Redis) -> None:
+    await append_actions(redis_client, CONFIG, [timer(1)])
+    (action,) = await edge(redis_client).read(TARGET, 1)
+    await redis_client.xgroup_destroy(action_stream_key(TARGET), GROUP)  # lost with the last second of a log of Redis
+    assert await edge(redis_client).hold(TARGET, [action.entry]) == set()
+    assert await ids(edge(redis_client).read(TARGET, 1)) == ["m1"], "read anew"
+    await redis_client.delete(action_stream_key(TARGET))
+    assert await edge(redis_client).hold(TARGET, [action.entry]) == set()
+
+
 async def test_beyond_its_room_a_stream_takes_nothing_and_the_timers_are_told(redis_client: Redis) -> None:
     stored, full = await append_actions(redis_client, CONFIG, [timer(number) for number in range(8)])
     assert (len(stored), full) == (5, ["3-5", "3-6", "3-7"])
