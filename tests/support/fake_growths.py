@@ -53,7 +53,16 @@ class FakeGrowths(GrowingStore):
         return len(text)
 
     async def close(
-        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int, progress: bytes = b""
+        self,
+        key: str,
+        id: str,
+        generation: int | None,
+        size: int,
+        reason: str,
+        ending: bytes,
+        now_ms: int,
+        lease_ms: int,
+        progress: bytes = b"",
     ) -> StoredGrowth | str:
         known = self.growths.get((key, id))
         if known is None:

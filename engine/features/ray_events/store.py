@@ -90,7 +90,7 @@ class RayEventsStore:
         for id, members in entries:
             try:
                 found.append((id.decode(), _DEATHS.decode(members[b"deaths"])))
-            except (msgspec.MsgspecError, KeyError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
                 log.error("deaths that are stored cannot be read: %r", id)
                 found.append((id.decode(), []))
         return found
@@ -101,12 +101,15 @@ class RayEventsStore:
 
     # -- Serve. ------------------------------------------------------------------------------------------------------------
     async def unhealthy(self) -> dict[str, tuple[int, bool]]:
-        """The incidents of applications: since when, ms, and whether they are told."""
+        """The incidents of applications: since when, ms, and whether they are told; (0, False) where that cannot be read."""
         found: Any = await _run(self._client.hgetall(RAY_UNHEALTHY_KEY))
-        return {
-            app.decode(errors="replace"): (int(since.removesuffix(_TOLD.encode())), since.endswith(_TOLD.encode()))
-            for app, since in found.items()
-        }
+        incidents: dict[str, tuple[int, bool]] = {}
+        for app, stored in found.items():
+            since, told, _ = stored.partition(_TOLD.encode())
+            if not since.isdigit():
+                log.error("an incident that is stored cannot be read: %r", app)
+            incidents[app.decode(errors="replace")] = (int(since), bool(told)) if since.isdigit() else (0, False)
+        return incidents
 
     async def set_unhealthy(self, app: str, since_ms: int, *, told: bool) -> None:
         await self._write(lambda pipeline: pipeline.hset(RAY_UNHEALTHY_KEY, app, f"{since_ms}{_TOLD if told else ''}"))

@@ -213,7 +213,7 @@ class Watcher:
         """Tell these deaths; the ids of their events."""
         nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
         users = self._config.ray_events_users
-        made = (event_of_death(death, followed.job_of(death.job), nodes.get(death.id, ""), users) for death in deaths)
+        made = (event_of_death(death, followed.job_of(death.job, death.at_ms), nodes.get(death.id, ""), users) for death in deaths)
         events = [event for event in made if event is not None]
         await self._tell(events)
         return [event.id for event in events]

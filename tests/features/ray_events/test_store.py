@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running
-from engine.features.ray_events.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY
+from engine.features.ray_events.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY, RAY_UNHEALTHY_KEY
 from engine.features.ray_events.store import RayEventsStore, StoredJobs
 
 DEATH = Death("node", "ab", "", "", "UNSPECIFIED", "", 7)
@@ -76,3 +76,13 @@ async def test_an_incident_is_stored_until_it_ends(redis_client: Redis) -> None:
     assert await store.unhealthy() == {"shop": (7, True)}
     await store.end_unhealthy(["shop"])
     assert await store.unhealthy() == {}
+
+
+async def test_unreadable_deaths_and_incidents_hide_no_others(redis_client: Redis) -> None:
+    store = RayEventsStore(redis_client, Config())
+    await redis_client.xadd(RAY_DEATHS_KEY, {"deaths": b'[{"kind":"\xff"}]'})
+    assert await store.append([DEATH])
+    assert [found for _, found in await store.waiting(9)] == [[], [DEATH]]
+    await store.set_unhealthy("shop", 5, told=True)
+    await redis_client.hset(RAY_UNHEALTHY_KEY, "blog", b"? told")  # type: ignore[misc]
+    assert await store.unhealthy() == {"shop": (5, True), "blog": (0, False)}, "it is seen anew"

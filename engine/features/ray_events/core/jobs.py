@@ -200,9 +200,13 @@ class FollowedJobs:
         self.horizon_ms = horizon_ms
         self.told = set(told)
 
-    def job_of(self, ray_id: str) -> Job | None:
-        """The job that has this id in Ray, by the newest list."""
-        return self.ray_ids.get(ray_id)
+    def job_of(self, ray_id: str, at_ms: int) -> Job | None:
+        """The job that has this id in Ray, by the newest list; None where it began after this time.
+
+        Each cluster counts its jobs from 1, and news of an earlier one may wait. Both times are by the clock of Ray's head.
+        """
+        job = self.ray_ids.get(ray_id)
+        return None if job is None or at_ms < job.start_ms else job
 
 
 def last_lines(message: str) -> str:

@@ -228,3 +228,12 @@ def test_the_horizon_never_moves_back() -> None:
     jobs = followed(NOW)
     assert jobs.next_horizon(NOW + HORIZON_MS - 1) == NOW
     assert jobs.next_horizon(NOW + HORIZON_MS + 1) == NOW + 1
+
+
+def test_a_death_before_its_job_began_belongs_to_an_earlier_cluster() -> None:
+    """Each cluster gives the ids of jobs anew, from 1 on."""
+    followed = FollowedJobs(0, [], {}, ())
+    job = Job("train", "01000000", "RUNNING", "python t.py", "", "", 50, 0, {"notify": "ann"})
+    followed.look([job], 60)
+    assert followed.job_of("01000000", 49) is None
+    assert followed.job_of("01000000", 50) == job
