@@ -352,16 +352,21 @@ class Questions:
     async def _tell(self, key: str, id: str, stored: StoredQuestion, answer: GivenAnswer) -> None:
         """Publish the outcome, and take the message of the question away from all devices. Raises EngineError."""
         outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), self._config.ttl_s_default * 1000)
+        is_withdrawn = answer.reason == WITHDRAWN
+        if is_withdrawn:  # first: a repeat of what fails finds no timer, and would tell what nobody has seen
+            await self._end_for_user(key, id, stored.question, outcome, answer)
         unseen = answer.reason in _WITHOUT_PEOPLE and await self._cancelled(key, id)  # quiet hours may outlast the deadline
-        if not unseen or answer.reason != WITHDRAWN:
+        if not (is_withdrawn and unseen):
             await self._publish(key, id, outcome)
-        if not stored.question.topic:  # else each member's client takes the question away: the outcome replaces it
+        if not is_withdrawn:
             await self._end_for_user(key, id, stored.question, outcome, answer)
         if answer.reason not in _WITHOUT_PEOPLE:
             await self._cancelled(key, id)  # last: nothing above waits for a scheduler that is away
 
     async def _end_for_user(self, key: str, id: str, question: Question, outcome: Draft, answer: GivenAnswer) -> None:
         """Take the message of a question away from its user, and begin what the question names. Raises EngineError."""
+        if question.topic:
+            return  # each member's client takes the question away: the outcome replaces it
         shard_client, config = self._gateway.shard_client, self._config
         await shard_client.settle(key, -1, [id])
         if config.inbox_max:

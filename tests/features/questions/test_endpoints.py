@@ -479,6 +479,27 @@ async def test_a_withdrawal_is_not_told_before_its_question(
     assert not outcomes(world)
 
 
+async def test_a_withdrawal_that_is_repeated_stays_untold(world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle, tries = world.gateway.shard_client.settle, list[str]()
+
+    async def away_once(key: str, *given: Any) -> str:
+        tries.append(key)
+        if len(tries) == 1:
+            raise StorageUnavailable("the shard restarts")
+        return await settle(key, *given)
+
+    monkeypatch.setattr(world.gateway.shard_client, "settle", away_once)
+    await ask(world, delay=3600)
+    await withdraw(world)
+    await until(lambda: len(tries) == 1)
+    member = f"{KEY}\nq1"
+    await redis_client.zadd(QUESTIONS_DUE_KEY, {member: 1})  # the lease is over
+    week_ms = world.config.question_keep_s * 1000
+    await until(lambda: redis_client.zscore(QUESTIONS_DUE_KEY, member), holds=lambda due_ms: due_ms > world.gateway.wall_ms() + week_ms / 2)
+    assert not world.scheduler.timers
+    assert not outcomes(world)
+
+
 async def test_a_question_to_a_topic_is_withdrawn_for_all_members(world: EdgeWorld) -> None:
     await ask_topic(world, 2)
     await vote(world, "u1", "yes")
