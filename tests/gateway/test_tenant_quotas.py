@@ -83,7 +83,8 @@ async def test_a_tenant_that_fills_the_batch_of_signals_leaves_room_for_the_othe
     ):
         answer = await greedy.post("/v1/signals", json=[{"name": str(number)} for number in range(100)])
         assert answer.json() == {"counted": 20, "dropped": 80, "quota": "signals_names_max"}
-        over_quota(await greedy.post("/v1/signals", json={"name": "one more"}), "signals_names_max")
+        refused = over_quota(await greedy.post("/v1/signals", json={"name": "one more"}), "signals_names_max")
+        assert "this edge" in refused["detail"]
         answer = await other.post("/v1/signals", json=[{"name": str(number)} for number in range(10)])
         assert answer.json() == {"counted": 10, "dropped": 0}
 

@@ -104,7 +104,9 @@ class CounterSignals:
         if not dropped:
             return {"counted": counted, "dropped": 0}
         if not counted:
-            raise over_quota(quota, "this tenant has as many names of signals as it may", _NEW_NAMES_S if full else RETRY_AFTER_S)
+            if quota == "signals_names_max":
+                raise over_quota(quota, "this edge has as many names of this tenant's signals as it may gather at once", RETRY_AFTER_S)
+            raise over_quota(quota, "this tenant has as many names of signals as it may", _NEW_NAMES_S)
         return {"counted": counted, "dropped": dropped, "quota": quota}
 
     def _read(self, body: bytes) -> list[_Signal]:
