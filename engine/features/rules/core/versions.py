@@ -96,7 +96,7 @@ class VersionState(Struct, frozen=True):
     @property
     def asked(self) -> AskedByRules:
         """What the conditions refer to of every version that is kept and was in force: what it has scheduled may still wait."""
-        in_force = {change.version for change in self.changes if change.share > 0} | {self.active, self.staged}
+        in_force = {change.version for change in self.changes if change.share > 0} | {self.active, self.staged, *self.before}
         return reduce(or_, (info.asked for info in self.versions if info.version in in_force), NOTHING_ASKED)
 
     def stored(self, info: VersionInfo, versions_max: int) -> VersionState:

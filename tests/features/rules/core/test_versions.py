@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import Invalid
-from engine.features.rules.core.versions import CHANGES_MAX, FILE, VersionInfo, VersionState
+from engine.features.rules.core.versions import CHANGES_MAX, FILE, AskedByRules, VersionInfo, VersionState
 
 
 def with_versions(count: int, versions_max: int = 50) -> VersionState:
@@ -49,6 +49,15 @@ def test_rolling_back_to_a_version_forgets_those_that_came_after_it() -> None:
     assert (state.active, state.before) == (1, (FILE,))
     state = state.rolled_back(4, "a", 5)
     assert (state.active, state.before) == (4, (FILE, 1))
+
+
+def test_a_kept_version_asks_for_its_events_however_many_changes_follow() -> None:
+    asking = VersionInfo(1, 1, "ann", 1, 1, "d1", AskedByRules(frozenset({"paid"})))
+    state = VersionState().stored(asking, 50).activated(1, "a", 1)
+    state = state.stored(VersionInfo(2, 2, "ann", 1, 1, "d2"), 50).activated(2, "a", 2)
+    for _ in range(CHANGES_MAX):
+        state = state.stored(VersionInfo(state.last + 1, 3, "ann", 1, 1, "d"), 500)
+    assert state.asked.events == {"paid"}
 
 
 @pytest.mark.parametrize(
