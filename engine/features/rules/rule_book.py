@@ -133,6 +133,8 @@ def _lacks(step: ChannelStep, config: Config) -> str:
 def _check_rule(rule: Rule, config: Config) -> None:
     if rule.do and (reason := not_allowed(parse_target(rule.do), config)):
         raise Invalid(reason, "do")
+    if rule.fire.inactive_ms + max(rule.delay.fixed_ms, *rule.delay.levels.values(), 0) > config.delay_s_max * 1000:
+        raise Invalid(f"at most {config.delay_s_max} seconds", "inactive" if rule.fire.inactive_ms else "delay")
     if rule.ttl_ms > config.ttl_s_max * 1000:
         raise Invalid(f"at most {config.ttl_s_max} seconds", "ttl")
     if rule.window_ms > config.collapse_window_s_max * 1000:
@@ -271,6 +273,8 @@ class RuleBook:
         try:
             rules = read_rules(path, self._config)
         except RulesError as error:
+            if isinstance(error.__cause__, OSError):  # what helps, as another mode, leaves time and size as they are
+                self._version = None
             self._refuse(str(error))
             return
         self._file_asked |= AskedByRules(rules.events_asked, rules.activity_asked)

@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -44,6 +45,18 @@ class Clock:
 
 def names(book: RuleBook) -> list[str]:
     return [rule.name for rule in book.rules().rules]
+
+
+async def test_a_file_that_could_not_be_read_is_read_again(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its mode was wrong: time and size are the same when it is right."""
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", Mock(side_effect=PermissionError(13, "Permission denied")))
+        book = RuleBook(Config(rules_path=str(rules), rules_check_ms=1000), clock)
+    assert "Permission denied" in book.reason()
+    clock.now_ms += 1000
+    await until(lambda: book.reason() == "")
+    assert names(book) == ["like", "cart"]
 
 
 async def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_old_in_force(
