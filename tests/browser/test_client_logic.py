@@ -1041,6 +1041,30 @@ async def test_a_text_that_began_anew_is_read_again_after_a_failure(page: Page, 
     assert failures == []
 
 
+JOINED = """async () => {
+  const { Growing } = await import("/client/growing.js");
+  const stored = { id: "g1", generation: 1, state: "growing", list: false, message: { id: "g1" }, progress: { value: 0.5 } };
+  const reads = [{ ...stored, size: 3, offset: 0, text: "one" }, { ...stored, size: 8, offset: 7, text: "," }];
+  const shown = [];
+  const growing = new Growing(async () => reads.shift(), ({ text, progress }) => shown.push([text, progress?.value ?? null]));
+  const part = async (members) => {
+    growing.part({ id: "g1", generation: 1, ...members });
+    await new Promise((done) => setTimeout(done));
+    return shown.at(-1);
+  };
+  const joined = await part({ offset: 3, text: " two" });
+  await part({ offset: 7, text: "", progress: { value: 0.9 } });
+  const later = await part({ offset: 8, text: " three" });
+  growing.endAll();
+  return [joined, later];
+}"""
+
+
+async def test_a_page_that_joins_a_growing_message_has_its_progress(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    assert await page.evaluate(JOINED) == [["one two", 0.5], ["one two, three", 0.9]]
+
+
 async def test_a_growing_message_that_ended_unseen_is_shown_no_more(page: Page, scripted: ScriptedEngine) -> None:
     """Its end was handled on another device, or was muted: it never arrives here."""
     asked: list[str] = []

@@ -110,7 +110,9 @@ export class Growing {
           if (newer) this.#catchUp(newer);
           return;
         }
+        const isNewer = !growth.progress || (growth.message && !growth.waiting.length); // else parts came since that was stored
         Object.assign(growth, { message: read.message, list: read.list });
+        if (read.progress && isNewer) growth.progress = read.progress;
         growth.waiting.unshift(read);
         if (read.state === "ended") {
           this.#join(growth);
