@@ -91,14 +91,7 @@ class StepDeliveries:
         if target.channel == "email":
             if not found.email:
                 raise NobodyToReach("no_address: email")
-            counted = await self._count(target, action)
-            try:
-                await self._email.send(action, found.email)
-            except ActionFailed as error:
-                # One that was counted before may have been sent: an earlier try did not end, or was unclear.
-                if action.cap is not None and counted is CapCount.NOW and not error.unclear:
-                    await self._addresses.uncount_told(mailbox_key(action.tenant, action.user), target.channel, action.cap, action.key)
-                raise
+            await self._mail(target, action, found.email)
         elif target.channel not in ("apprise", "push"):
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
         elif not target.host:
@@ -111,12 +104,26 @@ class StepDeliveries:
                 raise ActionFailed("too many actions wait for a service")
         elif target.channel == "apprise":
             url = next((url for url in found.apprise if action.key.endswith(f".{digest_of(url)}")), None)
-            if url is not None and apprise_channel.is_allowed(url, self._config.apprise_urls):
-                await apprise_channel.send(action, url)
+            if url is None or not apprise_channel.is_allowed(url, self._config.apprise_urls):
+                raise NobodyToReach("no_address: apprise")
+            await apprise_channel.send(action, url)
         else:
             browser = next((one for one in found.push if action.key.endswith(f".{one.id}")), None)
-            if browser is not None and not await self._push.send(action, browser):
+            if browser is None:
+                raise NobodyToReach("no_address: push")
+            if not await self._push.send(action, browser):
                 await self._addresses.change(mailbox_key(action.tenant, action.user), lambda kept: kept.without_browser(browser.id))
+                raise NobodyToReach("no_address: push")
+
+    async def _mail(self, target: ChannelTarget, action: QueuedAction, address: str) -> None:
+        counted = await self._count(target, action)
+        try:
+            await self._email.send(action, address)
+        except ActionFailed as error:
+            # One that was counted before may have been sent: an earlier try did not end, or was unclear.
+            if action.cap is not None and counted is CapCount.NOW and not error.unclear:
+                await self._addresses.uncount_told(mailbox_key(action.tenant, action.user), target.channel, action.cap, action.key)
+            raise
 
     async def _count(self, target: ChannelTarget, action: QueuedAction) -> CapCount:
         """Raises NobodyToReach: the user was told enough by the channel lately."""

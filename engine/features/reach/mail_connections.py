@@ -27,6 +27,9 @@ _PORTS: Final = {"smtp": 587, "smtps": 465}
 _SHUTTING_DOWN: Final = 421
 """RFC 5321, section 3.8: the server closes the connection."""
 
+_BEGUN: Final = 0.9
+"""Part of the time of a call by which a mail is under way. What takes longer has certainly not sent it, and counts in no cap."""
+
 
 class MailServer(NamedTuple):
     """What `smtp_url` says."""
@@ -94,7 +97,8 @@ class MailConnections:
             raise ActionFailed("aiosmtplib is not installed where the edges run: install the extra `mail`") from None
         place = self._server.place
         try:
-            await self._send(mail, address)
+            async with asyncio.timeout(self._timeout_s * _BEGUN) as beginning:
+                await self._send(mail, address, beginning)
         except SMTPRecipientRefused as error:
             raise ActionFailed(f"{place} refused the address with {error.code}", final=error.code >= 500) from None
         except SMTPResponseException as error:
@@ -103,12 +107,12 @@ class MailConnections:
         except (SMTPException, OSError) as error:
             raise ActionFailed(f"{place}: {type(error).__name__}") from None
 
-    async def _send(self, mail: Message, address: str) -> None:
+    async def _send(self, mail: Message, address: str, beginning: asyncio.Timeout) -> None:
         from aiosmtplib import SMTPResponseException, SMTPServerDisconnected
 
         if (idle := self._take()) is not None:
             try:
-                await self._send_by(idle, mail, address)
+                await self._send_by(idle, mail, address, beginning)
                 return
             except SMTPServerDisconnected:
                 pass
@@ -117,13 +121,14 @@ class MailConnections:
                     raise
         client = self._server.client(self._timeout_s)
         await client.connect()
-        await self._send_by(_Connection(client), mail, address)
+        await self._send_by(_Connection(client), mail, address, beginning)
 
-    async def _send_by(self, connection: _Connection, mail: Message, address: str) -> None:
+    async def _send_by(self, connection: _Connection, mail: Message, address: str, beginning: asyncio.Timeout) -> None:
         client, data = connection.client, mail.as_bytes()
         try:
             await client.mail(parseaddr(mail["From"])[1], options=[f"size={len(data)}"] if client.supports_extension("size") else [])
             await client.rcpt(address)
+            beginning.reschedule(None)
             await self._send_data(client, data)
         except BaseException:
             connection.client.close()

@@ -38,6 +38,8 @@ SETTINGS: dict[str, Any] = {
     "mail_from": "ops@example.com",
 }  # fmt: skip
 
+BRIEF: dict[str, Any] = {"action_timeout_ms": 200, "action_give_up_s": 1}
+
 
 async def push_secret() -> bytes:
     return b"k" * 32
@@ -127,6 +129,20 @@ async def told_under_a_cap(redis_client: Redis, cap: ChannelCap, steps: int, *an
     return told, len(mails.mails)
 
 
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[int]:
+    """The port of a server that takes connections and never greets."""
+    ended = asyncio.Event()
+
+    async def wait(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(wait, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        ended.set()
+
+
 async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redis_client: Redis) -> None:
     told, mails = await told_under_a_cap(redis_client, ChannelCap("news", 2, 86_400_000), 3, "451 later")
     assert mails == 2, "a mail that is tried again counts once"
@@ -143,6 +159,19 @@ async def test_a_mail_that_may_have_been_sent_counts_whatever_follows(redis_clie
     told, mails = await told_under_a_cap(redis_client, ChannelCap("news", 1, 86_400_000), 2, LOST, "451 later", "552 too large")
     assert mails == 1
     assert [event for event, _ in told] == ["step_failed", "step_unsent"]
+
+
+async def test_a_mail_counts_for_no_cap_while_its_server_is_silent(redis_client: Redis) -> None:
+    told, cap = Told(), ChannelCap("news", 1, 86_400_000)
+    async with silent_server() as port, delivering(redis_client, told, smtp_url=f"smtp://127.0.0.1:{port}", **BRIEF) as addresses:
+        await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
+        await due(redis_client, "channel://email", 1, cap)
+        await until(lambda: bool(told))
+    with mail_server() as mails:
+        async with delivering(redis_client, told, smtp_url=mails.url):
+            await due(redis_client, "channel://email", 2, cap)
+            await until(lambda: len(told) == 2)
+    assert [event for event, _ in told] == ["step_failed", "step_done"]
 
 
 @pytest.mark.parametrize("channel", ["email", "apprise", "push"])
@@ -187,9 +216,10 @@ async def test_a_service_that_is_not_allowed_any_more_is_not_called(redis_client
 
 
 async def test_an_address_that_was_removed_meanwhile_gets_nothing(redis_client: Redis) -> None:
+    told = Told()
     async with webhook_server() as server:
         url = f"json://127.0.0.1:{server.port}/a"
-        async with delivering(redis_client, apprise_urls=(url,)) as addresses:
+        async with delivering(redis_client, told, apprise_urls=(url,)) as addresses:
             server.statuses = [503] * 1000
             await addresses.change("acme:ann", lambda _: Addresses(apprise=(url,)))
             await due(redis_client, "channel://apprise")
@@ -197,6 +227,7 @@ async def test_an_address_that_was_removed_meanwhile_gets_nothing(redis_client: 
             await addresses.change("acme:ann", lambda _: Addresses(apprise=(f"{url}b",)))
             await until(lambda: idle(redis_client))
         assert not any(got.path == "/ab" for got in server.received), "nor does the one that came since"
+    assert told[-1] == ("step_unsent", "no_address: apprise")
 
 
 async def test_a_recipient_that_the_operator_named_is_told_of_any_user(redis_client: Redis) -> None:
@@ -218,7 +249,8 @@ async def test_a_step_of_a_channel_that_is_no_more_is_a_dead_letter(redis_client
 
 async def test_each_browser_of_a_user_gets_a_push_and_one_that_has_unsubscribed_is_removed(redis_client: Redis) -> None:
     settings = {"push_hosts": ("127.0.0.1",), "webhook_networks": ("127.0.0.0/8",)}
-    async with push_service() as service, delivering(redis_client, **settings) as addresses:
+    told = Told()
+    async with push_service() as service, delivering(redis_client, told, **settings) as addresses:
         phone, laptop = service.subscribe("phone"), service.subscribe("laptop")
         for browser in (phone, laptop):
             await addresses.change("acme:ann", lambda kept, one=browser.subscription: kept.with_browser(one))  # type: ignore[misc]
@@ -234,4 +266,5 @@ async def test_each_browser_of_a_user_gets_a_push_and_one_that_has_unsubscribed_
         gone, left = sorted((phone, laptop), key=lambda browser: len(service.pushes(browser)))
         assert (await addresses.read("acme:ann")).push == (left.subscription,)
         assert gone.subscription.id not in str(await reasons(redis_client))
+        assert ("step_unsent", "no_address: push") in told
     assert await lanes_of(redis_client) == {"channel://push", "channel://push/127.0.0.1"}
