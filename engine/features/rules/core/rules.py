@@ -48,8 +48,9 @@
 
 A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
 the file. The event `*` matches every event. An event notifies a user immediately at most once, by the first rule that names them, so
-the most urgent rules come first; delayed notifications and actions are not counted. Nobody is notified of their own action unless the
-rule has `notify_self`, which is the default of a rule with `do`. What goes to a topic or to everyone reaches its author too.
+the most urgent rules come first; delayed notifications and actions neither count nor are left out. Nobody is notified of their own
+action unless the rule has `notify_self`, which is the default of a rule with `do`. What goes to a topic or to everyone reaches its
+author too.
 
 The template `id` makes the id of a notification, and name and delivery of the rule do where it has no value. It is the same each time the
 same delivery is applied, so the engine treats a repeat as a duplicate.
@@ -353,8 +354,8 @@ class Rules(DefinedCategories, frozen=True):
         scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
         matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
         plan = Plan([rule.name for rule, _ in matching], [], [], [])
-        notified = {user.casefold() for user in told} if self.users_ignore_case else set(told)
-        planning = _Planning(tenant, concerns, self._spellings(matching), notified, plan)
+        before = {user.casefold() for user in told} if self.users_ignore_case else set(told)
+        planning = _Planning(tenant, concerns, self._spellings(matching), before, set(), plan)
         for rule, scope in scopes:
             if event in rule.cancel_on:
                 _cancel(rule, scope, plan)
@@ -430,7 +431,7 @@ class Rules(DefinedCategories, frozen=True):
                 skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
             elif not rule.notify_self and same == own:
                 skipped.append(Skipped(rule.name, user, OWN_ACTION))
-            elif same in planning.notified and not rule.do:
+            elif (same in planning.told and not rule.do) or (same in planning.notified and rule.immediate):
                 skipped.append(Skipped(rule.name, user, ALREADY))
             elif not rule.rollout.includes(rule.name, planning.tenant, user):
                 skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
@@ -474,7 +475,8 @@ class _Planning(Struct):
     tenant: str
     concerns: Callable[[str], bool]
     spellings: Mapping[str, str]
-    notified: set[str]  # immediately, case-folded where case is ignored
+    told: Collection[str]  # by rules that come before these, case-folded where case is ignored
+    notified: set[str]  # immediately, by these; likewise
     plan: Plan
 
 

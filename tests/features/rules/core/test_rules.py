@@ -184,6 +184,15 @@ def test_a_rule_for_members_skips_an_event_that_names_no_group() -> None:
     assert made.conditions.member_of == "red"
 
 
+@pytest.mark.parametrize("later", ['delay = "7d"', 'inactive = "30d"', "fire = { unless_active = true }"])
+def test_a_rule_that_delays_follows_one_that_notifies_at_once(later: str) -> None:
+    rule = '[[rule]]\nname = "{}"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n{}\n'
+    rules = parse_rules(rule.format("now", "") + rule.format("later", later) + rule.format("again", ""), "x.toml")
+    outcome = rules.apply("e", {"u": "a"}, "d")
+    assert [one.rule for one in outcome.notifications] == ["now", "later"]
+    assert [(skip.rule, skip.reason) for skip in outcome.skipped] == [("again", ALREADY)]
+
+
 def test_a_rule_for_members_leaves_users_to_later_rules() -> None:
     first = '[[rule]]\nname = "team"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\nfire = { while_member = "red" }\n'
     rules = parse_rules(f'{first}[[rule]]\nname = "all"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', "x.toml")
