@@ -358,7 +358,7 @@ class Rules(DefinedCategories, frozen=True):
         planning = _Planning(tenant, concerns, self._spellings(matching), before, set(), plan)
         for rule, scope in scopes:
             if event in rule.cancel_on:
-                _cancel(rule, scope, plan)
+                _cancel(rule, scope, plan, self._spellings(scopes))
         for rule, scope in matching:
             if rule.audience is None:
                 self._notify(rule, scope, planning)
@@ -392,12 +392,12 @@ class Rules(DefinedCategories, frozen=True):
         names = {"$event": event, "$action": payload.get("action"), "$delivery": delivery, "$rule": rule.name}
         return Scope(payload, names)
 
-    def _spellings(self, matching: list[tuple[Rule, Scope]]) -> dict[str, str]:
+    def _spellings(self, rules: list[tuple[Rule, Scope]]) -> dict[str, str]:
         """By case-folded name, how the event spells its users: one mentioned as @OctoCat is the octocat who opened the issue."""
         if not self.users_ignore_case:
             return {}
         known: dict[str, str] = {}
-        for rule, scope in matching:
+        for rule, scope in rules:
             for path in (*rule.recipients, *((rule.actor,) if rule.actor is not None else ())):
                 for value in path.values(scope):
                     known.setdefault(str(value).casefold(), str(value))
@@ -480,13 +480,15 @@ class _Planning(Struct):
     plan: Plan
 
 
-def _cancel(rule: Rule, scope: Scope, plan: Plan) -> None:
+def _cancel(rule: Rule, scope: Scope, plan: Plan, spellings: Mapping[str, str]) -> None:
     key = rule.key(scope)
     if rule.audience is not None:
         topic = rule.audience.name(scope)
         plan.cancellations.extend([Cancellation(rule.name, "", key, topic)] if topic is not None else [])
         return
-    users = dict.fromkeys(user for user in rule.users(scope) if is_user(user, NAME_CHARS_MAX))
+    named = rule.users(scope)
+    named += [spellings[user.casefold()] for user in named if user.casefold() in spellings]  # armed for a user of this spelling
+    users = dict.fromkeys(user for user in named if is_user(user, NAME_CHARS_MAX))
     plan.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
 
 

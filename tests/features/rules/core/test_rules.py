@@ -184,6 +184,28 @@ def test_a_rule_for_members_skips_an_event_that_names_no_group() -> None:
     assert made.conditions.member_of == "red"
 
 
+def test_a_mention_in_another_case_is_cancelled_as_it_was_armed() -> None:
+    text = """
+[defaults]
+users_ignore_case = true
+[[rule]]
+name = "owner"
+event = "e"
+recipients = ["by"]
+type = "t"
+[[rule]]
+name = "mention"
+event = "e"
+mentions = ["text"]
+type = "t"
+delay = "1h"
+cancel_on = "closed"
+"""
+    rules, payload = parse_rules(text, "x.toml"), {"by": "octocat", "text": "ask @OctoCat"}
+    (armed,) = [one for one in rules.apply("e", payload, "d").notifications if one.rule == "mention"]
+    assert armed.user in [one.user for one in rules.apply("closed", payload, "d2").cancellations]
+
+
 @pytest.mark.parametrize("later", ['delay = "7d"', 'inactive = "30d"', "fire = { unless_active = true }"])
 def test_a_rule_that_delays_follows_one_that_notifies_at_once(later: str) -> None:
     rule = '[[rule]]\nname = "{}"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n{}\n'
