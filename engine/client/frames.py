@@ -122,6 +122,7 @@ class Part(Struct, tag="part"):
         text: of the part.
         progress: `value`, `text` and `step`, where it has changed.
         message: members of the message, with its first part.
+        list: likewise, the text is a list of JSON values, one a line.
     """
 
     id: str
@@ -130,6 +131,7 @@ class Part(Struct, tag="part"):
     text: str
     progress: dict[str, Any] | None = None
     message: dict[str, Any] | None = None
+    list: bool = False
 
 
 class NackedFrame(Struct, tag="nacked"):

@@ -103,6 +103,7 @@ class GrownText(Struct):
         message: its members.
         progress: `value`, `text` and `step`; None for none.
         ended: `idle` where the publisher fell silent.
+        list: the text is a list of JSON values, one a line.
     """
 
     id: str
@@ -114,6 +115,7 @@ class GrownText(Struct):
     message: dict[str, Any]
     progress: dict[str, Any] | None = None
     ended: str = ""
+    list: bool = False
 
 
 class GrowingMessage:

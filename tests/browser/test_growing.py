@@ -88,6 +88,17 @@ async def test_the_bell_and_the_page_draw_text_and_progress(page: Page, world: E
     await expect(page.locator("#messages")).to_contain_text("reading files")
 
 
+async def test_a_page_that_sees_a_list_begin_draws_no_json(page: Page, world: EdgeWorld) -> None:
+    await page.goto(f"{world.url('/')}#token={world.token('u1')}")
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+    data = {"title": "Import"}
+    async with publisher_of(world) as publisher, publisher.stream(user="u1", type="t", id="m1", list=True, data=data) as message:
+        await message.append({"file": "a.csv"})
+        await message.progress(0.4, step="load")
+        await expect(page.locator("#growing li")).to_contain_text("load")
+        await expect(page.locator("#growing li")).not_to_contain_text("a.csv")
+
+
 async def test_the_page_draws_a_run_of_ray_and_its_end(page: Page, world: EdgeWorld) -> None:
     await page.goto(f"{world.url('/')}#token={world.token('u1')}")
     await expect(page.locator("#pill")).to_have_attribute("data-state", "open")

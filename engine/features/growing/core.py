@@ -188,7 +188,7 @@ class Growth:
         text = b"".join(self._unshown).decode()
         self._unshown.clear()
         progress = self.progress if self._progress_unshown else b""
-        frame = part_frame(self.id, self.generation, self.shown, text, progress, self._body)
+        frame = part_frame(self.id, self.generation, self.shown, text, progress, self._body, lines=self._line_bytes > 0)
         self._body, self._progress_unshown, self.shown = None, False, self.size
         return frame
 
@@ -217,10 +217,12 @@ class Growth:
         self._progress_unstored = bool(self.progress)
 
 
-def part_frame(id: str, generation: int, offset: int, text: str, progress: bytes = b"", body: bytes | None = None) -> bytes:
-    """A part for devices; `body`: the members of the message, with its first part."""
+def part_frame(
+    id: str, generation: int, offset: int, text: str, progress: bytes = b"", body: bytes | None = None, *, lines: bool = False
+) -> bytes:
+    """A part for devices; `body`: the members of the message, with its first part, which says whether the text is a list."""
     more = b"" if not progress else b',"progress":' + progress
-    message = b"" if body is None else b',"message":{%b}' % body
+    message = b"" if body is None else b',"message":{%b}%b' % (body, b',"list":true' if lines else b"")
     return b'{"type":"part","id":%b,"generation":%d,"offset":%d,"text":%b%b%b}' % (
         _encode(id),
         generation,

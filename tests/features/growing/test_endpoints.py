@@ -174,7 +174,9 @@ async def test_progress_is_a_part_and_stays_with_the_message(world: EdgeWorld) -
 
 
 async def test_a_list_grows_by_lines(world: EdgeWorld) -> None:
-    begun = await begin(world, list=True)
+    async with world.connect("u1") as socket:
+        begun = await begin(world, list=True)
+        assert (await frame_of(socket, "part"))["list"] is True
     await add(world, begun, 0, '{"row":1}\n')
     await add(world, begun, 10, '{"row":2}\n')
     await end(world, begun, 20)

@@ -53,7 +53,7 @@ export class Growing {
   part(frame) {
     const growth = this.#of(frame.id, frame.generation);
     if (!growth) return;
-    if (frame.message) growth.message = frame.message;
+    if (frame.message) Object.assign(growth, { message: frame.message, list: Boolean(frame.list) });
     if (frame.progress) growth.progress = frame.progress;
     growth.waiting.push(frame);
     this.#join(growth);
