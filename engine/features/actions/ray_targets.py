@@ -10,6 +10,8 @@ The rules file names the actors, and whoever writes it trusts them: Ray unpickle
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +25,9 @@ from engine.features.actions.store import QueuedAction
 
 REASON_CHARS_MAX: Final = 300
 """Of a failure, in a dead letter and in logs."""
+
+_THREADS: Final = ThreadPoolExecutor(8, "find-target")
+"""A lookup lasts for as long as Ray's control service is away. Those that wait for it take no thread that others need."""
 
 
 class RayTargets:
@@ -59,7 +64,8 @@ class RayTargets:
     async def _find(self, target: ActorTarget) -> Any:
         """The actor's handle. Asks Ray's control service, in a thread: it may be away for long."""
         try:
-            handle = await asyncio.to_thread(ray.get_actor, target.actor, namespace=target.namespace)
+            look_up = partial(ray.get_actor, target.actor, namespace=target.namespace)
+            handle = await asyncio.get_running_loop().run_in_executor(_THREADS, look_up)
         except (ValueError, RayError) as error:
             raise ActionFailed(f"no actor {target.actor} in the namespace {target.namespace}") from error
         self._handles[target.namespace, target.actor] = handle

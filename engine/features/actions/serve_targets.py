@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import msgspec
 from ray.exceptions import RayTaskError
@@ -27,6 +28,9 @@ from engine.features.actions.ray_targets import REASON_CHARS_MAX
 from engine.features.actions.store import QueuedAction
 
 log = logging.getLogger(__name__)
+
+_THREADS: Final = ThreadPoolExecutor(8, "find-deployment")
+"""A lookup lasts for as long as Serve's controller is silent. Those that wait for it take no thread that others need."""
 
 
 class ServeTargets:
@@ -40,7 +44,8 @@ class ServeTargets:
         name = (target.app, target.deployment)
         handle: Any = self._handles.get(name)
         if handle is None:
-            handle = self._handles.setdefault(name, await asyncio.to_thread(_find, target))  # several calls may have looked for it
+            found = await asyncio.get_running_loop().run_in_executor(_THREADS, _find, target)
+            handle = self._handles.setdefault(name, found)  # several calls may have looked for it
         answered = False
         try:
             await handle.options(method_name=target.method).remote(msgspec.json.decode(event_body(action)))

@@ -66,17 +66,26 @@ class CaughtMails:
                 await pipeline.execute()
 
     async def read(self) -> list[CaughtMail]:
-        """All of them, the newest first."""
-        return [_decoder.decode(stored) for stored in await self._stored()]
+        """All of them that can be read, the newest first."""
+        return [mail for stored in await self._stored() if (mail := _mail(stored)) is not None]
 
     async def erase(self, key: str) -> None:
-        """Forget those of a user; idempotent."""
+        """Forget those of a user, and those that cannot be read, which may be the user's; idempotent."""
         with StorageCalls("caught mails"):
             for stored in await self._stored():
-                if _decoder.decode(stored).key == key:
-                    await self._client.lrem(CAUGHT_MAILS_KEY, 1, stored.decode())
+                mail = _mail(stored)
+                if mail is None or mail.key == key:
+                    await self._client.lrem(CAUGHT_MAILS_KEY, 1, stored)  # type: ignore[arg-type]
 
     async def _stored(self) -> list[bytes]:
         with StorageCalls("caught mails"):
             found: Any = await self._client.lrange(CAUGHT_MAILS_KEY, 0, -1)
         return list(found)
+
+
+def _mail(stored: bytes) -> CaughtMail | None:
+    """None: it cannot be read, as after a change of the release."""
+    try:
+        return _decoder.decode(stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -6,6 +6,7 @@ import asyncio
 import os
 import runpy
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,19 @@ async def test_a_method_that_does_not_take_the_call_is_refused_for_good(actors: 
     actors["shop", "carts"] = Handle(touch)
     error = await failure(RayTargets("engine"), ActorTarget("shop", "carts", "touch"))
     assert (str(error), error.final) == ("TypeError: too many positional arguments", True)
+
+
+async def test_lookups_of_actors_that_hang_leave_the_threads_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's control service may be away for a minute; Apprise and the rules need threads meanwhile."""
+    answered = threading.Event()
+    monkeypatch.setattr(ray, "get_actor", lambda *_, **__: answered.wait(60) and Handle(Method()))
+    calls = [asyncio.ensure_future(RayTargets("engine").call(ActorTarget("shop", "carts", "touch"), ACTION)) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 5)
+    finally:
+        answered.set()
+    await asyncio.gather(*calls)
 
 
 @pytest.mark.parametrize("name", ["ray_action.py", "ray_serve_action.py"])

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -119,6 +120,20 @@ async def test_after_any_other_failure_and_after_silence_the_handle_is_a_new_one
     deployment.silent = False
     await targets.call(TARGET, ACTION)
     assert deployment.found == len(deployment.forgotten) == 3
+
+
+async def test_lookups_of_deployments_that_hang_leave_the_threads_to_others(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(sys.modules["ray.serve"], "get_deployment_handle", lambda *_, **__: answered.wait(60) and deployment)
+    calls = [asyncio.ensure_future(ServeTargets().call(TARGET, ACTION)) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 5)
+    finally:
+        answered.set()
+    await asyncio.gather(*calls)
 
 
 async def test_a_cluster_without_serve_may_have_it_later_and_an_engine_without_it_gives_up(

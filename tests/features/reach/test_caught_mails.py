@@ -44,6 +44,17 @@ async def test_caught_mails_of_an_erased_user_go(redis_client: Redis) -> None:
     assert [mail.key for mail in await caught.read()] == ["acme:bob"]
 
 
+async def test_a_caught_mail_that_cannot_be_read_hides_no_other_and_goes_with_an_erasure(redis_client: Redis) -> None:
+    caught = CaughtMails(redis_client)
+    for user in ("ann", "bob"):
+        await EmailChannel(Config(**SETTINGS), caught).send(step(user), f"{user}@example.org")
+    await redis_client.lpush(CAUGHT_MAILS_KEY, b'{"to":"\xff"}', b'{"to":"of another release"}')  # type: ignore[misc]
+    assert [mail.key for mail in await caught.read()] == ["acme:bob", "acme:ann"]
+    await caught.erase("acme:ann")
+    assert await redis_client.llen(CAUGHT_MAILS_KEY) == 1  # type: ignore[misc]
+    assert [mail.key for mail in await caught.read()] == ["acme:bob"]
+
+
 async def test_a_mail_that_cannot_be_caught_is_tried_again() -> None:
     client = Redis(port=1)
     with pytest.raises(ActionFailed, match="caught mails") as failed:
