@@ -5,7 +5,8 @@
 
 An answer is a few looks at storage, so its cost and size are bounded: `event_page_max` events, and `event_looks_max` pages of entries, most
 of which may be other tenants'. `position` of the answer moves over those too. A poll that finds nothing looks every `event_poll_ms`, and
-takes its group again after `event_looks_max` looks, long before its lease ends; at most `event_polls_max` wait at one edge.
+takes its group again after `event_looks_max` looks, long before its lease ends; at most `event_polls_max` wait at one edge, of one tenant
+at most as many as are left free.
 `engine.features.event_groups.store` says who has a group, and what a position is.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -85,7 +87,7 @@ class EventGroups:
         self._store = store
         self._clock = clock
         self._draining = draining
-        self._polls = 0
+        self._polls = Counter[str]()  # by tenant
         self._waiting: dict[tuple[str, str, str], set[_Poll]] = {}  # by tenant, group and consumer
 
     def allow(self, principal: Principal) -> None:
@@ -150,9 +152,9 @@ class EventGroups:
             raise conflict("`outcomes`: this engine records none: the setting history_url is empty", type="about:blank")
         if reached and outcomes == "false":
             reached = reached.without_outcomes()
-        if self._polls >= self._config.event_polls_max:
-            raise too_many_requests(f"{self._polls} consumers of events wait at this edge", RETRY_AFTER_S)
-        self._polls += 1
+        if self._polls[tenant] >= self._config.event_polls_max - self._polls.total():
+            raise too_many_requests(f"{self._polls[tenant]} consumers of this tenant wait for events at this edge", RETRY_AFTER_S)
+        self._polls[tenant] += 1
         waits = _Poll(self._clock() + int(wait_s * 1000))
         self._waiting.setdefault((tenant, group, consumer), set()).add(waits)
         leaving = asyncio.ensure_future(until_disconnected(receive))
@@ -162,7 +164,9 @@ class EventGroups:
             return await self._wait(tenant, group, consumer, reached, limit, waits, how)
         finally:
             leaving.cancel()
-            self._polls -= 1
+            self._polls[tenant] -= 1
+            if not self._polls[tenant]:
+                del self._polls[tenant]
             others = self._waiting[tenant, group, consumer]
             others.discard(waits)
             if not others:

@@ -22,7 +22,7 @@ PATH = "/v1/event-groups/g"
 
 @pytest.fixture
 async def world() -> AsyncIterator[EdgeWorld]:
-    async with edge_world(event_poll_ms=10, event_polls_max=2) as made:
+    async with edge_world(event_poll_ms=10, event_polls_max=3) as made:
         yield made
 
 
@@ -128,6 +128,8 @@ async def test_consumers_that_wait_at_one_edge_are_bounded(world: EdgeWorld) -> 
             return answer if answer.status_code == 429 else None
 
         assert int((await until(refused)).headers["retry-after"]) >= 1
+        async with world.http(tenant="other", scopes="events") as other:
+            assert (await poll(other))["events"] == [], "the others have room"
         world.event_groups.events = [came(1)]
         await first
         second.cancel()
