@@ -158,7 +158,7 @@ class Rule(Struct, frozen=True):
         """Why the rule does not match an event; "" when it does."""
         if event not in self.events and EVERY_EVENT not in self.events:
             return f"it is about {', '.join(sorted(self.events))}"
-        if self.actions and action not in self.actions:
+        if self.actions and not (isinstance(action, str) and action in self.actions):
             return f"the action is {action!r}, not one of {', '.join(sorted(self.actions))}"
         failed = next((number for number, condition in enumerate(self.conditions) if not condition.holds(scope)), None)
         return "" if failed is None else f"when[{failed}] does not hold"

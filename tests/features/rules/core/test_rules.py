@@ -184,6 +184,13 @@ def test_a_rule_for_members_skips_an_event_that_names_no_group() -> None:
     assert made.conditions.member_of == "red"
 
 
+@pytest.mark.parametrize("action", [{"a": 1}, ["created"], 7, None])
+def test_an_action_that_is_no_text_matches_no_rule_with_actions(action: Any) -> None:
+    rules = one_rule('action = "created"\nrecipients = ["u"]')
+    assert rules.apply("e", {"u": "a", "action": action}, "d").matched == []
+    assert rules.apply("e", {"u": "a", "action": "created"}, "d").matched == ["r"]
+
+
 def test_a_mention_in_another_case_is_cancelled_as_it_was_armed() -> None:
     text = """
 [defaults]
