@@ -15,7 +15,14 @@ from engine.features.actions.address_guard import AddressGuard
 if TYPE_CHECKING:
     from engine.http.outgoing import Outgoing, OutgoingAnswer
 
-_UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT))
+_UNREACHABLE: Final = frozenset(
+    (
+        *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ETIMEDOUT),
+        *(errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM),  # IPv6 that is switched off, or filtered, on this machine
+    )
+)
+"""Errors of a connection that was not made, so that nothing was sent."""
+
 _MAY_PASS: Final = frozenset((408, 425, 429))
 _CONNECT_S: Final = 3.0
 """For an address while there is another one: a host that is reached takes milliseconds, and one lost packet a second more."""

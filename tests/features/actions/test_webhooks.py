@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -187,6 +188,25 @@ async def test_a_name_with_an_address_that_refuses_is_called_at_its_next_one() -
         guard = AddressGuard(["127.0.0.0/8"], resolve)
         await webhooks(guard).call(target(f"http://hooks.example.com:{server.port}/"), ACTION)
         assert len(server.received) == 1
+
+
+@pytest.mark.parametrize("fault", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM, errno.ENETDOWN])
+async def test_a_machine_without_ipv6_calls_the_next_address(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which error `connect` raises there depends on how IPv6 is switched off, or filtered."""
+    connect = socket.socket.connect
+
+    def connect_by_ipv4(self: socket.socket, address: Any) -> None:
+        if self.family == socket.AF_INET6:
+            raise OSError(fault, "no IPv6 here")
+        connect(self, address)
+
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["::1", "127.0.0.1"]
+
+    monkeypatch.setattr(socket.socket, "connect", connect_by_ipv4)
+    async with webhook_server() as server:
+        await webhooks(AddressGuard(["127.0.0.0/8", "::1/128"], resolve)).call(target(f"http://hooks.example.com:{server.port}/"), ACTION)
+    assert len(server.received) == 1
 
 
 async def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
