@@ -76,7 +76,7 @@ class FakeGrowths(GrowingStore):
         closed = self.growths[key, id] = replace(known, reason=reason, ending=ending, progress=progress or known.progress)
         return closed
 
-    async def end(self, key: str, id: str, now_ms: int) -> None:
+    async def end(self, key: str, id: str, now_ms: int, *, refused: bool = False) -> None:
         self.growths[key, id] = replace(self.growths[key, id], ended=True)
 
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[StoredGrowth | None]:

@@ -40,7 +40,7 @@ from engine.core.model.period import until_next
 from engine.core.model.routing import NOBODY, split_key
 from engine.errors import EngineError, StorageUnavailable
 from engine.features.growing.core import ENDED, IDLE, OK, REPLACED, Growth, Head, item_at_end, without_category
-from engine.features.growing.store import GONE, GrowingStore, GrowthBehind, StoredGrowth, TooManyGrow
+from engine.features.growing.store import GONE, REFUSED, GrowingStore, GrowthBehind, StoredGrowth, TooManyGrow
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
 from engine.publish.drafts import Draft
@@ -367,6 +367,8 @@ class Growing:
             raise not_found("no message with this id grows")
         if stored == REPLACED:
             raise conflict("another writer has begun this message anew")
+        if stored == REFUSED:
+            raise conflict("this message was refused when it ended")
         return stored
 
     async def _finish(self, key: str, id: str, stored: StoredGrowth) -> ItemResult:
@@ -380,7 +382,7 @@ class Growing:
             (result,) = await post_drafts(gateway, self._drafts(tenant, item, defined), defined)
         except Problem as problem:
             if problem.status in _REFUSED:
-                await self._ended(key, id)
+                await self._ended(key, id, refused=True)
             raise
         await self._ended(key, id)
         return result
@@ -396,8 +398,8 @@ class Growing:
             log.warning("a message that grew is published without its category: %s", problem)
             return drafts_of(self._gateway, self._config, other, Content(), publisher, defined)
 
-    async def _ended(self, key: str, id: str) -> None:
-        await self._store.end(key, id, self._gateway.wall_ms())
+    async def _ended(self, key: str, id: str, *, refused: bool = False) -> None:
+        await self._store.end(key, id, self._gateway.wall_ms(), refused=refused)
         self._forget((key, id))
         self._wake((key, id))
 

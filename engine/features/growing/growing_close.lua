@@ -2,14 +2,17 @@
 -- KEYS: the growth, due times of the server
 -- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, its ending, due time in ms, member of the due times,
 --       its last progress ('' for the one that is there)
--- Returns {'OK', {field, value, ...}}: the growth; {'ENDED', why}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
-local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'reason', 'ended')
+-- Returns {'OK', {field, value, ...}}: the growth; {'ENDED', why}, {'REFUSED'}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
+local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'reason', 'ended', 'refused')
 if not known[1] then
   redis.call('ZREM', KEYS[2], ARGV[6])
   return {'GONE'}
 end
 if ARGV[1] ~= '' and known[1] ~= ARGV[1] then
   return {'REPLACED'}
+end
+if known[5] and known[3] == '' then
+  return {'REFUSED'}
 end
 if known[4] then
   return {'ENDED', known[3] or ''}

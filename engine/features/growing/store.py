@@ -12,6 +12,7 @@ a lease, so one whose edge has died is due again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, g
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
+log = logging.getLogger(__name__)
+
 _BEGIN: Final = Script.beside(__file__, "growing_begin")
 _STORE: Final = Script.beside(__file__, "growing_store")
 _CLOSE: Final = Script.beside(__file__, "growing_close")
@@ -38,7 +41,10 @@ _TAKEN_MAX: Final = 50
 GONE: Final = "gone"
 """There is no such message, or it ended long ago."""
 
-_CLOSED: Final = {b"ENDED": ENDED, b"REPLACED": REPLACED, b"GONE": GONE}
+REFUSED: Final = "refused"
+"""Its publisher has ended it, and its message was refused for good."""
+
+_CLOSED: Final = {b"ENDED": ENDED, b"REFUSED": REFUSED, b"REPLACED": REPLACED, b"GONE": GONE}
 _WORDS: Final[dict[int, str]] = {-1: ENDED, -2: REPLACED}
 """What the script says in place of a size."""
 
@@ -138,8 +144,8 @@ class GrowingStore:
     ) -> StoredGrowth | str:
         """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or what it is in its place.
 
-        That is ENDED, IDLE where it ended by itself, REPLACED or GONE. `ending` b"" leaves the message as it began, `progress` b"" the
-        one that is stored.
+        That is ENDED, IDLE where it ended by itself, REFUSED, REPLACED or GONE. `ending` b"" leaves the message as it began,
+        `progress` b"" the one that is stored.
 
         Raises StorageUnavailable, GrowthBehind.
         """
@@ -152,16 +158,16 @@ class GrowingStore:
             return _growth(dict(zip(rest[0][::2], rest[0][1::2], strict=True)))
         return IDLE if rest and rest[0] == IDLE.encode() else _CLOSED[word]
 
-    async def end(self, key: str, id: str, now_ms: int) -> None:
-        """The message is published. Raises StorageUnavailable."""
+    async def end(self, key: str, id: str, now_ms: int, *, refused: bool = False) -> None:
+        """The message is published, or refused for good. Raises StorageUnavailable."""
         keys = [growth_key(key, id), growing_key(key), GROWING_DUE_KEY, GROWING_TENANTS_KEY]
-        arguments = [id, _member(key, id), split_key(key)[0], now_ms, self._config.growing_keep_s * 1000]
+        arguments = [id, _member(key, id), split_key(key)[0], now_ms, self._config.growing_keep_s * 1000, int(refused)]
         await _END.run(self._of(key), keys, arguments, self._replicas)
 
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[StoredGrowth | None]:
-        """The messages of these users with these ids. Raises StorageUnavailable."""
+        """The messages of these users with these ids; None for one that is not there, or cannot be read. Raises StorageUnavailable."""
         stored = await self._ask_all(names, lambda pipeline, growth: pipeline.hgetall(growth))
-        return [_growth(fields) if b"generation" in fields else None for fields in stored]
+        return [_read(name, fields) if b"generation" in fields else None for name, fields in zip(names, stored, strict=True)]
 
     async def states(self, names: Sequence[tuple[str, str]]) -> list[tuple[int, int, bytes, str | None] | None]:
         """(generation, size, progress, reason) of each: what changes when a reader has something to read. Raises StorageUnavailable."""
@@ -221,6 +227,14 @@ class GrowingStore:
 
 def _member(key: str, id: str) -> str:
     return f"{key}\n{id}"  # an id has no line feed
+
+
+def _read(name: tuple[str, str], fields: dict[bytes, bytes]) -> StoredGrowth | None:
+    try:
+        return _growth(fields)
+    except ValueError as error:
+        log.error("message %s of %s grows no more, it cannot be read: %s", name[1], name[0], error)
+        return None
 
 
 def _growth(fields: dict[bytes, bytes]) -> StoredGrowth:

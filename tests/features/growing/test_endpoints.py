@@ -270,6 +270,25 @@ async def test_a_message_that_is_refused_for_good_grows_no_more(world: EdgeWorld
     assert not await redis_client.exists(GROWING_TENANTS_KEY, GROWING_DUE_KEY)
 
 
+async def test_an_end_that_was_refused_is_refused_when_repeated(world: EdgeWorld) -> None:
+    await post(world, "/v1/notifications", {"user": "u1", "type": "t", "id": "m1"}, 202)
+    begun = await begin(world)
+    for _ in ("its answer is lost", "the publisher repeats it"):
+        await end(world, begun, 0, status=409)
+    assert len(messages(world)) == 1
+
+
+async def test_an_unreadable_message_leaves_the_others_alone(world: EdgeWorld, redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST) as other:
+        begun = [await begin(other, id) for id in ("m1", "m2")]
+        await redis_client.hset(growth_key(KEY, "m1"), "head", b"\xc1")
+        parts = [{"user": "u1", "id": one["id"], "generation": one["generation"], "offset": 0, "text": "a"} for one in begun]
+        assert [part["state"] for part in (await post(world, "/v1/parts", {"parts": parts}))["parts"]] == ["ended", "ok"]
+        assert [one["id"] for one in (await world.once("u1").get("/v1/growing")).json()["growing"]] == ["m2"]
+        again = await begin(world, "m1", writer="w2")
+        assert (await end(world, again, 0))["status"] == "accepted"
+
+
 async def test_progress_that_comes_late_replaces_no_newer_one(
     world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
