@@ -9,10 +9,12 @@ Names: `event` (the payload), `user` (or `topic`), `rule`, `type`, and the membe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from jinja2 import ChainableUndefined, Template, TemplateError
+from jinja2 import ChainableUndefined, Template, TemplateError, pass_eval_context
+from jinja2.filters import do_join
+from jinja2.nodes import EvalContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct
 
@@ -20,6 +22,9 @@ from engine.errors import Invalid
 
 TEXT_CHARS_MAX: Final = 8192
 RANGE_MAX: Final = 1000
+_MADE_CHARS_MAX: Final = 1 << 20
+"""That a filter makes: far above what is rendered."""
+
 _FILTERS_LEFT_OUT: Final = ("random", "pprint", "format", "batch", "slice", "center", "indent", "wordwrap", "xmlattr", "urlize")
 """Not pure functions of their input, or their output is not bounded by it."""
 
@@ -53,12 +58,30 @@ def _range(*bounds: int) -> range:
     return made
 
 
+def _replace(text: Any, old: Any, new: Any, count: int | None = None) -> str:
+    """Jinja2's, bounded: an event may give both the text and what is put into it."""
+    text, old, new = str(text), str(old), str(new)
+    if len(text) + text.count(old) * len(new) > _MADE_CHARS_MAX:
+        raise TemplateError("the replaced text is too long")
+    return str(text.replace(old, new, -1 if count is None else count))
+
+
+@pass_eval_context
+def _join(context: EvalContext, values: Iterable[Any], between: Any = "", attribute: str | int | None = None) -> str:
+    """Jinja2's, likewise."""
+    joined = list(values)
+    if len(joined) * len(str(between)) > _MADE_CHARS_MAX:
+        raise TemplateError("the joined text is too long")
+    return str(do_join(context, joined, between, attribute))
+
+
 def _environment() -> _Environment:
     made = _Environment(undefined=ChainableUndefined, autoescape=False, keep_trailing_newline=False, cache_size=0)
     made.globals.clear()
     made.globals["range"] = _range
     for name in _FILTERS_LEFT_OUT:
         del made.filters[name]
+    made.filters |= {"replace": _replace, "join": _join}
     return made
 
 

@@ -24,6 +24,8 @@ from tests.support.hostile_input import values
         ("{{ x | default('none', true) }}", {"x": ""}, "none"),
         ("{{ '<b>' }}", {}, "<b>"),
         ("{{ 2 * 3 + 2 ** 3 }}", {}, "14"),
+        ("{{ xs | join(', ') }} {{ ys | join(attribute='n') }} {{ zs | join }}", {"xs": [1, "a"], "ys": [{"n": 2}]}, "1, a 2 "),
+        ("{{ x | replace('a', 'b') }} {{ x | replace('a', 'b', 1) }} {{ 11 | replace(1, y) }}", {"x": "aa"}, "bb ba "),
     ],
 )
 def test_texts_render(text: str, names: dict[str, Any], rendered: str) -> None:
@@ -92,3 +94,10 @@ def test_any_event_renders_or_is_invalid(value: Any) -> None:
         assert len(content.render({"event": value})) <= TEXT_CHARS_MAX
     except Invalid:
         assert not isinstance(value, list | dict | str)
+
+
+def test_an_event_makes_no_text_of_a_filter_larger_than_a_megabyte() -> None:
+    names = {"text": "a" * 16_000, "by": "b" * 16_000, "many": [""] * 16_000}
+    for text in ("{{ text | replace('a', by) }}", "{{ many | join(by) }}", "{{ text | replace('', by) | length }}"):
+        with pytest.raises(Invalid, match="too long"):
+            parse_content(text).render(names)
