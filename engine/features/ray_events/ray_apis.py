@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import ray
 
@@ -18,6 +18,8 @@ from engine.features.ray_events.core.incidents import Unhealthy, unhealthy_apps
 from engine.features.ray_events.core.jobs import Job, job_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SERVE: Final = "ray.dashboard.modules.serve.sdk"
 
@@ -36,8 +38,7 @@ class RayApis:
 
     def jobs(self) -> list[Job]:
         """All jobs. Raises Unavailable."""
-        listed = self._ask_jobs(lambda client: client.list_jobs())
-        return [job for details in listed if (job := job_of(details.dict() if hasattr(details, "dict") else details)) is not None]
+        return self._ask_jobs(lambda client: [job for details in client.list_jobs() if (job := _job(details)) is not None])
 
     def unhealthy_apps(self) -> list[Unhealthy]:
         """The unhealthy applications of Serve; none where this Ray has no Serve. Raises Unavailable."""
@@ -54,18 +55,21 @@ class RayApis:
         except Exception as error:
             self._serve = None
             raise Unavailable(f"the REST API of Ray Serve does not answer: {error}") from error
-        return list(unhealthy_apps(details))
+        try:
+            return list(unhealthy_apps(details))
+        except Exception as error:  # no public interface: jobs are followed, whatever another version answers
+            raise Unavailable(f"the REST API of Ray Serve answers what this release cannot read: {error!r}") from error
 
     @staticmethod
     def node_names() -> dict[str, str]:
         """Host name and address of each node, lost ones included, by its id. Raises Unavailable."""
         try:
             nodes = ray.nodes()  # type: ignore[no-untyped-call]
+            return {node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes}
         except Exception as error:
-            raise Unavailable(f"Ray does not list its nodes: {error}") from error
-        return {node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes}
+            raise Unavailable(f"Ray does not list its nodes: {error!r}") from error
 
-    def _ask_jobs(self, question: Callable[[Any], Any]) -> Any:
+    def _ask_jobs(self, question: Callable[[Any], T]) -> T:
         try:
             return question(self._connected())
         except Exception as error:  # of HTTP, of JSON, and RuntimeError for each other answer
@@ -77,3 +81,7 @@ class RayApis:
         if self._jobs is None:
             self._jobs = importlib.import_module("ray.job_submission").JobSubmissionClient(ray.get_runtime_context().gcs_address)
         return self._jobs
+
+
+def _job(details: Any) -> Job | None:
+    return job_of(details.dict() if hasattr(details, "dict") else details)

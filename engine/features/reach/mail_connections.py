@@ -27,6 +27,9 @@ _PORTS: Final = {"smtp": 587, "smtps": 465}
 _SHUTTING_DOWN: Final = 421
 """RFC 5321, section 3.8: the server closes the connection."""
 
+_LOGIN_WANTED: Final = 530
+"""RFC 4954, section 6, in answer to `MAIL`: `smtp_url` has no login, which says nothing of the mail."""
+
 _BEGUN: Final = 0.9
 """Part of the time of a call by which a mail is under way. What takes longer has certainly not sent it, and counts in no cap."""
 
@@ -102,7 +105,7 @@ class MailConnections:
         except SMTPRecipientRefused as error:
             raise ActionFailed(f"{place} refused the address with {error.code}", final=error.code >= 500) from None
         except SMTPResponseException as error:
-            final = error.code >= 500 and isinstance(error, SMTPSenderRefused | SMTPDataError)
+            final = error.code >= 500 and error.code != _LOGIN_WANTED and isinstance(error, SMTPSenderRefused | SMTPDataError)
             raise ActionFailed(f"{place} answered {error.code}", final=final) from None
         except (SMTPException, OSError) as error:
             raise ActionFailed(f"{place}: {type(error).__name__}") from None

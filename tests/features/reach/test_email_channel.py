@@ -139,6 +139,21 @@ async def test_a_server_that_refuses_the_connection_is_tried_again(channel: Chan
     assert not failed.value.final
 
 
+async def test_a_server_that_wants_a_login_is_tried_again(channel: Channel) -> None:
+    """The operator may add it to `smtp_url`."""
+
+    async def want_login(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 here\r\n")
+        while line := await reader.readline():
+            writer.write(b"530 5.7.0 authentication required\r\n" if line.startswith(b"MAIL") else b"250 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(want_login, "127.0.0.1", 0) as server:
+        with pytest.raises(ActionFailed, match="answered 530") as failed:
+            await channel(f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}").send(ACTION, "ann@example.org")
+    assert not failed.value.final
+
+
 async def test_mails_share_a_connection_until_it_has_carried_enough(channel: Channel) -> None:
     with mail_server() as server:
         email = channel(server.url, smtp_mails_max=3)
