@@ -203,12 +203,15 @@ class EventEndpoint:
         return delivery_id(event.type, {"content": content, "first_ms": first_ms})
 
     def _record(self, event: _Event, delivery: str, applied: Sequence[AppliedRules], results: Sequence[ItemResult], tenant: str) -> None:
-        """Count and record what each rule made of the event. A rule whose notification is a repeat of an earlier one was triggered then."""
+        """Count and record what each rule made of the event.
+
+        A rule whose notification is a repeat of an earlier one was triggered then, and so was one whose timer followed the user already.
+        """
         record = self._shard_client.record
         record(mailbox_key(tenant, event.user), "event", delivery, kind=event.type)
         parts = ((part, made) for part in applied for made in part.outcome.notifications)
         for (part, made), result in zip(parts, results, strict=True):
-            if result.status != "duplicate":
+            if result.status != "duplicate" and result.id == made.id:
                 reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
                 key = _recipient_key(tenant, made.user, made.topic)
                 self._counts.triggered(OWN if part.rules.own else made.rule)

@@ -105,7 +105,9 @@ class InactivityTimers:
                 result = blank_result(draft)
                 result.status = "scheduled"
                 result.scheduled_id = sid
-                result.scheduled_at = answer.timers[0].due_ms if answer.timers else draft.due_ms
+                result.scheduled_at = draft.due_ms
+                for armed in answer.timers:  # perhaps by an earlier event, whose message it is
+                    result.id, result.scheduled_at = armed.envelope.id, armed.due_ms
                 return result
             rule = notification.rule
             sid = (await self._record(draft.key, _NOTHING, {rule: timer_id(draft.key, self._shard_client.new_timer_name())}, [sid]))[rule]

@@ -75,6 +75,8 @@ async def test_one_timer_follows_a_user_however_many_events_come_and_another_one
         (sid,) = world.scheduler.timers
         assert [one["scheduled"] for one in told] == [[sid]] * 3
         assert told[2]["results"][0]["scheduled_at"] == world.scheduler.timers[sid].due_ms
+        assert told[2]["results"][0]["id"] == world.scheduler.timers[sid].envelope.id
+        assert world.gateway.metrics.figures()["rules_triggered"] == [("away", 1)]
         assert (await client.delete(f"/v1/scheduled/{sid}")).status_code in (200, 204)
         world.scheduler.fired.add(sid)
         (other,) = (await client.post("/v1/events", json={"type": "page4", "user": "u1"})).json()["scheduled"]
