@@ -101,22 +101,23 @@ class World:
 
     def __init__(self, users: Sequence[str], **settings: Any) -> None:
         self.loop = SimLoop()
-        self.config = Config(
-            shards=1,
-            log_level="WARNING",
-            jwt_secret=_SECRET,
-            connections_per_s=100_000,
-            openings_per_s=100_000,
-            ack_journal_ms=1,
-            heartbeat_ms=3_600_000,
-            **settings,
-        )
+        own: dict[str, Any] = {
+            "shards": 1,
+            "log_level": "WARNING",
+            "jwt_secret": _SECRET,
+            "connections_per_s": 100_000,
+            "openings_per_s": 100_000,
+            "ack_journal_ms": 1,
+            "heartbeat_ms": 3_600_000,
+        }
+        self.config = Config(**own | settings)
         keys = [mailbox_key("default", user) for user in users]
         faults = Faults(1, frozenset(), 0, lambda: self.loop.steps, lambda _what: None)
         layout = Layout(("a", "a"), sockets=True)  # links use sockets where there is more than one host
         self.cluster = Cluster(self.loop, faults, self.config, keys, layout, 0, lambda _what: None)
         self.cluster.on_failure = self._failed
-        self.cluster.storage.on_broken = self._broken
+        for storage in self.cluster.storages:
+            storage.on_broken = self._broken
         self._tokens: dict[str, str] = {}
         for name in self.cluster.names:
             self.loop.call_soon(self.cluster.start, name, context=self.loop.outside)

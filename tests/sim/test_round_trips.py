@@ -1,4 +1,4 @@
-"""For every sequence of failed round trips to storage: what HTTP answered with 202 is stored, and the rest can be repeated.
+"""For every sequence of failed round trips to storage, of one store or two: what HTTP answered with 202 is stored, and the rest can be repeated.
 
 Edge, shard and scheduler are the engine's own, on virtual time. At the end shard and scheduler are killed, so only storage remembers.
 """
@@ -11,6 +11,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.sim.http_world import Client, World
 from tests.sim.loop import PROCESS
+from tests.sim.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("lua")
 
@@ -32,6 +34,10 @@ KINDS: Final = {
     "later": {"user": "bob", "delay": 1},
     "to all": {"broadcast": True},
     "to all later": {"broadcast": True, "delay": 1},
+}
+STORES: Final[dict[str, dict[str, Any]]] = {
+    "one store": {},
+    "two stores": {"redis_url": "redis+cluster://node/2", "shards": 2, "schedulers": 2},
 }
 FATES: Final = ("answered", "lost", "half applied", "reply lost", "applied late")
 """Of one round trip, which may have several commands. All but the first end with an error at the engine."""
@@ -52,31 +58,30 @@ class Network:
 
     def __init__(self, world: World, fates: Sequence[str]) -> None:
         self._fates: Iterator[str] = iter(fates)
-        self._storage = world.cluster.storage
         self._loop = world.loop
         self._timeout_s = world.config.redis_timeout_ms / 1000
-        self._answered = self._storage.round_trip
-        self._storage.round_trip = self._round_trip  # type: ignore[method-assign]
+        for storage in world.cluster.storages:
+            storage.round_trip = partial(self._round_trip, storage, storage.round_trip)  # type: ignore[method-assign]
 
-    def _round_trip(self, commands: Sequence[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
+    def _round_trip(self, storage: Storage, answered: Any, commands: Sequence[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
         process = PROCESS.get()
         fate = "answered" if process is None or not process.alive else next(self._fates, "answered")
         if fate == "answered":
-            return self._answered(commands)
+            return answered(commands)
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         applied = {"lost": 0, "half applied": (len(commands) + 1) // 2}.get(fate, len(commands))
         late = fate == "applied late"
-        self._later(2 * self._timeout_s if late else _HOP_S, self._apply, commands[:applied])
+        self._later(2 * self._timeout_s if late else _HOP_S, self._apply, storage, commands[:applied])
         self._later(self._timeout_s if late else 2 * _HOP_S, self._fail, future, RedisTimeoutError if late else RedisConnectionError)
         return future
 
     def _later(self, delay_s: float, act: Any, *args: Any) -> None:
         self._loop.call_later(delay_s, act, *args, context=self._loop.outside)
 
-    def _apply(self, commands: Sequence[tuple[Any, ...]]) -> None:
+    def _apply(self, storage: Storage, commands: Sequence[tuple[Any, ...]]) -> None:
         for command in commands:
             with contextlib.suppress(ResponseError):
-                self._storage.server.execute(*command)
+                storage.server.execute(*command)
 
     def _fail(self, future: asyncio.Future[list[Any]], kind: type[Exception]) -> None:
         if not future.done():
@@ -135,7 +140,7 @@ def _answer(client: Client) -> tuple[int, list[Result]] | None:
 
 def _restart(world: World) -> None:
     """Only storage remembers what was accepted before."""
-    for name in ("shard-0", "scheduler-0"):
+    for name in [name for name in world.cluster.names if not name.startswith("edge")]:
         world.cluster.kill(world.cluster.newest(name))
         world.loop.call_soon(world.cluster.start, name, context=world.loop.outside)
     world.rest(5.0)
@@ -155,11 +160,11 @@ REQUESTS = st.lists(st.lists(st.sampled_from([*KINDS]), min_size=1, max_size=3),
 
 
 @settings(max_examples=150)
-@given(st.lists(st.sampled_from(FATES), min_size=20, max_size=60), REQUESTS)
-@example(["reply lost"] * 25, [["now", "later", "to all later"]])
-@example(["applied late"] * 8, [["now"], ["later"], ["now"]])
-def test_what_is_accepted_is_stored_and_what_is_not_can_be_repeated(fates: list[str], requests: list[list[str]]) -> None:
-    world = World((*USERS, "\n"), redis_timeout_ms=100, commit_retry_ms=RETRY_MS)
+@given(st.lists(st.sampled_from(FATES), min_size=20, max_size=60), REQUESTS, st.sampled_from([*STORES]))
+@example(["reply lost"] * 25, [["now", "later", "to all later"]], "one store")
+@example(["applied late"] * 8, [["now"], ["later"], ["now"]], "two stores")
+def test_what_is_accepted_is_stored_and_what_is_not_can_be_repeated(fates: list[str], requests: list[list[str]], stores: str) -> None:
+    world = World((*USERS, "\n"), redis_timeout_ms=100, commit_retry_ms=RETRY_MS, **STORES[stores])
     try:
         batches = [
             [{"type": "note", "id": f"{number}-{place}", **KINDS[kind]} for place, kind in enumerate(kinds)]
