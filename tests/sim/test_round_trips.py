@@ -1,6 +1,7 @@
-"""For every sequence of failed round trips to storage, of one store or two: what HTTP answered with 202 is stored, and the rest can be repeated.
+"""For every sequence of failed round trips to storage: what HTTP answered with 202 is stored, and the rest can be repeated.
 
-Edge, shard and scheduler are the engine's own, on virtual time. At the end shard and scheduler are killed, so only storage remembers.
+Edge, shards and schedulers are the engine's own, on virtual time, with one store or two. At the end shards and schedulers are killed, so
+only storage remembers.
 """
 
 from __future__ import annotations
