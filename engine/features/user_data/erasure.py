@@ -1,7 +1,8 @@
 """`DELETE /v1/users/{user}`: erases one user everywhere.
 
 First what features keep, since they make messages of it. Then the user's timers, so that none fires into the emptied mailbox: those that
-wait are cancelled, those that fire are waited for. Then the user's shard erases the rest (`engine.core.shard.user_requests`).
+wait are cancelled, those that fire are waited for. Then the user's shard erases the rest (`engine.core.shard.user_requests`). At last what
+features keep is erased once more: the action of a timer that fired meanwhile may have left something with them.
 
 Every step may be repeated. Only when all are done the request succeeds, so a publisher or a crash in between leads to a repeat, never to a
 user erased in part.
@@ -30,11 +31,7 @@ async def erase_user(gateway: Gateway, key: str, timeout_ms: int) -> None:
     """
     shard_client, clock = gateway.shard_client, gateway.clock
     deadline_ms = clock() + timeout_ms
-    try:
-        for erase in gateway.erase_of_user.values():
-            await erase(key)
-    except StorageUnavailable as error:
-        raise Unavailable(str(error)) from error
+    await _erase_what_features_keep(gateway, key)
     while True:
         cancelled = await shard_client.cancel_all(key)
         if cancelled.status != OK:
@@ -46,3 +43,13 @@ async def erase_user(gateway: Gateway, key: str, timeout_ms: int) -> None:
         await asyncio.sleep(_FIRING_S)
     if (await shard_client.ask(ErasureDone, lambda ref: Erase(ref, key), HIGH)).status != OK:
         raise Unavailable("durable storage did not answer")
+    await _erase_what_features_keep(gateway, key)
+
+
+async def _erase_what_features_keep(gateway: Gateway, key: str) -> None:
+    """Idempotent. Raises Unavailable."""
+    try:
+        for erase in gateway.erase_of_user.values():
+            await erase(key)
+    except StorageUnavailable as error:
+        raise Unavailable(str(error)) from error
