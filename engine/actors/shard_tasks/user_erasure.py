@@ -1,6 +1,7 @@
 """Deletes erased users from storage: page, stream and journal by a checkpoint, then their entries in the streams that all shards share.
 
 Session events of the user that wait for storage, those of its end among them, are written before that: written later, they would stay.
+So are dead letters that are being written.
 
 Every step can be repeated. A shard that dies in between finds `Erased` in its journal, or the edge repeats the request: it is answered
 only when nothing is left. A user who is another shard's meanwhile is erased there.
@@ -25,7 +26,7 @@ from engine.store.user_entries import drop_user_entries
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.05
-"""Between looks at session events that wait for storage."""
+"""Between looks at session events that wait for storage, and at dead letters that are being written."""
 
 
 class UserErasure:
@@ -70,7 +71,7 @@ class UserErasure:
             try:
                 if erased and self._outcomes is not None:
                     await self._outcomes.flush()  # the erasure is among them
-                while self._core.output.waits_to_tell(erased):
+                while self._core.output.waits_to_tell(erased) or self._core.mailbox_store.is_writing_letters_of(erased):
                     await asyncio.sleep(_LOOK_S)
                 erased = [key for key in erased if self._core.slot_map.owner(key) == self._core.index]
                 while erased:

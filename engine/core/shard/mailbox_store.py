@@ -146,6 +146,7 @@ class MailboxStore:
         self.reads_wanted: Final[dict[str, StreamRead]] = {}
         self.dead_letters: Final[list[DeadLetter]] = []  # to be written
         self._letters: dict[tuple[str, int], DeadLetter] = {}  # those and the ones being written, by mailbox and number
+        self._writing_letters: list[DeadLetter] = []
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
         self._trimmed = -1  # number of the last group that a checkpoint covered; below 0: entries of earlier owners are to be trimmed too
@@ -289,16 +290,22 @@ class MailboxStore:
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Removes and returns the messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
-        letters = self.dead_letters.copy()
+        letters = self._writing_letters = self.dead_letters.copy()
         self.dead_letters.clear()
         return letters
 
+    def is_writing_letters_of(self, keys: Container[str]) -> bool:
+        """Whether dead letters of one of these users are being written."""
+        return any(letter.key in keys for letter in self._writing_letters)
+
     def dead_lettered(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """They are written. Returns those whose user was not erased meanwhile."""
+        self._writing_letters = []
         return [letter for letter in letters if self._letters.pop((letter.key, letter.message.seq), None) is not None]
 
     def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
         """They could not be written: they are wanted again, unless their user was erased meanwhile."""
+        self._writing_letters = []
         self.dead_letters.extend(letter for letter in letters if (letter.key, letter.message.seq) in self._letters)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------

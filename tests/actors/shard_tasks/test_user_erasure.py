@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 from redis.asyncio import Redis
 
 from engine.actors.shard_tasks.user_erasure import UserErasure
+from engine.config import Config
+from engine.core.mailbox.broadcast_log import BroadcastMirror
+from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import Message
+from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
 from engine.core.shard.output import SessionEvent, ShardOutput
+from engine.features.dead_letters.store import write_dead_letters
 from engine.store.external_streams import write_session_events
-from engine.store.keys import SESSION_STREAM_KEY
+from engine.store.keys import SESSION_STREAM_KEY, dead_letter_key
+from tests.support.background_task import background
 from tests.support.waiting import until
 
 KEY = "t:alice"
 
 
-async def test_session_events_that_wait_for_storage_are_erased_too(redis_client: Redis) -> None:
-    output, erased, answered = ShardOutput(), [KEY], list[str]()
-    core: Any = SimpleNamespace(
+def core_that_erases(output: ShardOutput, is_writing_letters_of: Any, answered: list[str]) -> Any:
+    """A shard that has erased the user: neither its pages nor its journal have anything."""
+    erased = [KEY]
+    return SimpleNamespace(
         index=0,
         output=output,
         slot_map=SimpleNamespace(owner=lambda _key: 0),
-        mailbox_store=SimpleNamespace(take_erased=lambda: [erased.pop()] if erased else [], is_to_be_erased=lambda _key: False),
+        mailbox_store=SimpleNamespace(
+            take_erased=lambda: [erased.pop()] if erased else [],
+            is_to_be_erased=lambda _key: False,
+            is_writing_letters_of=is_writing_letters_of,
+        ),
         user_requests=SimpleNamespace(erasing={KEY: []}, erased=answered.extend),
     )
+
+
+async def test_session_events_that_wait_for_storage_are_erased_too(redis_client: Redis) -> None:
+    output, answered = ShardOutput(), list[str]()
+    core = core_that_erases(output, lambda _keys: False, answered)
     written = asyncio.Event()
 
     async def write(*, full: bool) -> None:
@@ -48,3 +67,28 @@ async def test_session_events_that_wait_for_storage_are_erased_too(redis_client:
         assert await redis_client.xlen(SESSION_STREAM_KEY) == 0
     finally:
         running.cancel()
+
+
+async def test_dead_letters_that_are_being_written_are_erased_too(redis_client: Redis) -> None:
+    store, answered, looks = MailboxStore(Config(), BroadcastMirror()), list[str](), list[bool]()
+    store.dead_letters.append(DeadLetter(KEY, Message(1, Envelope("m1", b"", NORMAL, True, b'"id":"m1"'), 0, 9), "cannot"))
+    letters = store.take_dead_letters()
+
+    def look(keys: Collection[str]) -> bool:
+        looks.append(store.is_writing_letters_of(keys))
+        return looks[-1]
+
+    async def write(*, full: bool) -> None:
+        """There is nothing to write."""
+
+    checkpoints: Any = SimpleNamespace(write=write)
+    core = core_that_erases(ShardOutput(), look, answered)
+    erasure = UserErasure(redis_client, redis_client, core, checkpoints, None, lambda: None)
+    async with background(erasure.run()):
+        erasure.wake()
+        await until(lambda: looks)
+        await write_dead_letters(redis_client, letters, 100)
+        assert not answered
+        store.dead_lettered(letters)
+        await until(lambda: answered)
+        assert await redis_client.xlen(dead_letter_key("t")) == 0
