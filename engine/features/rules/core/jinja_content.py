@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from jinja2 import ChainableUndefined, Template, TemplateError, pass_eval_context
-from jinja2.filters import do_join
-from jinja2.nodes import EvalContext
+from jinja2 import ChainableUndefined, Template, TemplateError, filters, nodes, pass_eval_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct
 
@@ -67,12 +65,12 @@ def _replace(text: Any, old: Any, new: Any, count: int | None = None) -> str:
 
 
 @pass_eval_context
-def _join(context: EvalContext, values: Iterable[Any], between: Any = "", attribute: str | int | None = None) -> str:
+def _join(context: nodes.EvalContext, values: Iterable[Any], between: Any = "", attribute: str | int | None = None) -> str:
     """Jinja2's, likewise."""
     joined = list(values)
     if len(joined) * len(str(between)) > _MADE_CHARS_MAX:
         raise TemplateError("the joined text is too long")
-    return str(do_join(context, joined, between, attribute))
+    return str(filters.do_join(context, joined, between, attribute))
 
 
 def _environment() -> _Environment:
