@@ -396,7 +396,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     event_page_max: Positive = 1000  # events in one answer, and entries looked at in one go: some 300 KB, and some 10 ms of an edge
     event_looks_max: Positive = 20  # pages of entries for one answer; then the consumer asks again
     event_poll_ms: Positive = 200  # a waiting consumer looks for new events; one look costs Redis some 20 us
-    event_polls_max: Positive = 200  # consumers of events that wait at one edge; a tenant has as many as it leaves free: 100 where it is alone
+    event_polls_max: Positive = 200  # consumers of events that wait at one edge; a tenant has as many as it leaves free, half of them alone
     event_lease_ms: Positive = 30_000  # a silent consumer has its group for so long: above what an edge waits, and what a batch takes
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard and per partition of timers
     operator_rows_max: Positive = 100  # tenants, topics, quarantined records, slow clients of one answer: some 30 KB
