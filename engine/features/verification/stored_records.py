@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar, cast
 
 import redis.asyncio as redis
 from msgspec import Struct
+from redis.exceptions import ResponseError
 
 from engine.core.commit.first_result import parse_idempotency_value, unpacked_result
 from engine.core.journal.journal_records import AnyPage
@@ -161,11 +162,21 @@ class Verification:
         return Verified(dict(self._checked), list(self._damage), self._damaged)
 
     async def _key(self, key: bytes) -> None:
+        try:
+            key.decode()
+        except UnicodeDecodeError:
+            self.found("unknown key", key, b"", "its name is not UTF-8")
+            return
         kind, part = self._kinds.of(key)
-        if isinstance(kind, StoredKind):
-            await kind.check(self, key)
-        elif kind:
-            await self._checks[kind](key, part)
+        try:
+            if isinstance(kind, StoredKind):
+                await kind.check(self, key)
+            elif kind:
+                await self._checks[kind](key, part)
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            self.found("unknown key", key, b"", "its value is of another type than its name says")
 
     # -- Reading in bounded pieces. ------------------------------------------------------------------------------------
     async def fields(self, key: bytes) -> AsyncIterator[tuple[bytes, bytes]]:

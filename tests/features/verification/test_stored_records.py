@@ -258,3 +258,23 @@ async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key
     await data.xdel(key, entry)
     assert [(damage.kind, damage.place) for damage in verified.damage] == [(kind, entry.decode())]
     assert verified.checked[kind] == before + 1
+
+
+@pytest.mark.parametrize("key", [b"channels:of:t\xff", b"rules:state:\xff", b"s1:growth:\xff", b"dead:\xff", b"actions:to:\xff"])
+async def test_a_damaged_name_of_a_key_hides_no_other_damage(data: Redis, key: bytes) -> None:
+    await data.hset(key.decode("latin-1"), "u", "v")
+    renamed: Any = key
+    await data.rename(key.decode("latin-1"), renamed)
+    await data.set("no-such-kind", "v")
+    found = await damage_of(data)
+    await data.delete(renamed, "no-such-kind")
+    assert {(one.kind, one.key) for one in found} == {
+        ("unknown key", key.decode(errors="backslashreplace")),
+        ("unknown key", "no-such-kind"),
+    }
+
+
+@pytest.mark.parametrize("key", ["channels:of:t", "rules:state", "s1:growth:u", "dead:t", "ids:7", "s1:journal", "s1:page"])
+async def test_a_value_under_the_name_of_another_type_is_found(redis_client: Redis, key: str) -> None:
+    await redis_client.set(key, "v")
+    assert [(one.kind, one.key) for one in await damage_of(redis_client)] == [("unknown key", key)]
