@@ -8,14 +8,15 @@ Apprise says whether a notification was taken, and not why it was not. So what w
 would log may have tokens, and is dropped.
 
 It blocks, and ends no call of a service whose answer goes on and on. So each service has threads of its own: the calls of one that has none
-left fail in time, and no other waits.
+left fail in time, and no other waits. A call may take longer than a try, since Apprise pauses for seconds between two targets of one URL.
+So the next try awaits the call that is under way, and begins no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -28,6 +29,11 @@ from engine.features.reach.message_texts import texts_of
 
 _THREADS_MAX: Final = 8
 """Of one service: as many as calls of one target at once."""
+
+_CALLS_MAX: Final = 1000
+"""Calls that ended after their last try, whose results wait for a redrive; beyond it they are forgotten."""
+
+_calls: Final[dict[tuple[str, str], Future[bool]]] = {}  # by action and URL; those that no try has seen the end of
 
 _NOT_INSTALLED: Final = "apprise is not installed where the edges run: install the extra `apprise`"
 
@@ -100,7 +106,18 @@ async def send(action: QueuedAction, url: str) -> None:
     title = texts.title or texts.type
     body = "\n".join(part for part in (texts.body, texts.url) if part) or title
     lane = await asyncio.to_thread(lane_of, url)
-    if not await asyncio.get_running_loop().run_in_executor(_threads(lane), _notify, url, body, title):
+    name = (action.key, url)
+    if (call := _calls.get(name)) is None:
+        if len(_calls) >= _CALLS_MAX:
+            for ended in [known for known, one in _calls.items() if one.done()]:
+                del _calls[ended]
+        call = _calls[name] = _threads(lane).submit(_notify, url, body, title)
+    try:
+        taken = await asyncio.wrap_future(call)
+    finally:
+        if call.done():  # or it was cancelled before it began
+            _calls.pop(name, None)
+    if not taken:
         raise ActionFailed(f"{lane} did not take it")
 
 

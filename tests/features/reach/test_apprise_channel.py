@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.core.model.constants import NORMAL
 from engine.errors import ActionFailed, Invalid
@@ -56,21 +57,46 @@ async def test_endless_answers_of_a_service_hold_up_no_other() -> None:
             writer.close()
             await writer.wait_closed()
 
-    async def given_up(url: str) -> None:
+    async def given_up(url: str, number: int) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
-                await send(ACTION, url)
+                await send(replace(ACTION, key=f"k{number}"), url)
 
     done, answering = asyncio.Event(), list[Any]()
     await send_one()  # imports what is slow to import
     async with await asyncio.start_server(drip, "localhost", 0) as endless:
         port = endless.sockets[0].getsockname()[1]
-        await asyncio.gather(*(given_up(f"json://localhost:{port}/") for _ in range(40)))
+        await asyncio.gather(*(given_up(f"json://localhost:{port}/", number) for number in range(40)))
         async with asyncio.timeout(20):
             await send_one()
             await asyncio.to_thread(str)
         done.set()
         await asyncio.gather(*answering)
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_slow_service_gets_one_call_for_all_tries(early: bool) -> None:
+    """Apprise pauses for 5.5 s between two targets of one URL, so three take longer than a try may."""
+    calls, answered = list[bytes](), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(await reader.readuntil(b"\r\n\r\n"))
+        await answered.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    await send_one()  # imports what is slow to import
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await send(ACTION, url)
+        again = asyncio.ensure_future(asyncio.sleep(0) if early else send(ACTION, url))
+        answered.set()
+        await again
+        await send(ACTION, url)
+    assert len(calls) == (1 if early else 2), "a try after the answer is a new one"
 
 
 async def send_one() -> None:
