@@ -61,6 +61,9 @@ _LOOK_S: Final = 1.0
 _LEASE_MS: Final = 10_000
 """An edge publishes a message within a second, or has a fault."""
 
+_ENDING_MAX: Final = 500
+"""Messages that an edge ends by itself at once: what a shard that is away may hold up."""
+
 _RETRY_S: Final = 0.25
 """Before text is stored again while Redis is away."""
 
@@ -127,6 +130,7 @@ class Growing:
         self._since_ms = [0] * store.stores  # of the oldest of these
         self._wanted = [asyncio.Event() for _ in range(store.stores)]  # there is something to store
         self._urgent = [asyncio.Event() for _ in range(store.stores)]  # ... without waiting for more
+        self._ending: set[_NAME] = set()  # messages that this edge ends by itself
         self._was_away = [False] * store.stores  # the last look at what is due failed
         self._flushing: dict[_NAME, set[asyncio.Future[None]]] = {}
         self._bytes = 0  # unstored
@@ -403,13 +407,13 @@ class Growing:
         self._forget((key, id))
         self._wake((key, id))
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, tasks: asyncio.TaskGroup) -> None:
         """End the messages whose publisher is silent, and those whose edge died on the way."""
         while True:
             await asyncio.sleep(until_next(time.monotonic(), _LOOK_S))
             for store in range(self._store.stores):
                 try:
-                    await self._take_due(store)
+                    await self._take_due(store, tasks)
                 except StorageUnavailable as error:
                     self._was_away[store] = True
                     log.warning("messages that grow wait for storage: %s", error)
@@ -418,18 +422,29 @@ class Growing:
                 if growth.active_ms < old_ms and growth.is_stored and not growth.waits_for_devices:
                     self._forget(name)
 
-    async def _take_due(self, store: int) -> None:
+    async def _take_due(self, store: int, tasks: asyncio.TaskGroup) -> None:
+        """Begin to end what is due, each by itself: one whose shard is away holds up no other."""
         while self._was_away[store]:  # edges have text for what became due meanwhile: they store it before the lease is over
             self._was_away[store] = bool(await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS))
-        for key, id in await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS):
-            try:
-                stored = await self._store.close(key, id, None, -1, IDLE, b"", self._gateway.wall_ms(), _LEASE_MS)
-                if isinstance(stored, StoredGrowth):
-                    await self._finish(key, id, stored)
-                else:
-                    await self._ended(key, id)
-            except (EngineError, ValueError) as error:  # likewise when it is due again
-                log.warning("message %s of %s ends later: %s", id, key, error)
+        if len(self._ending) >= _ENDING_MAX:
+            return
+        for name in await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS):
+            if name not in self._ending:
+                self._ending.add(name)
+                tasks.create_task(self._end_due(name))
+
+    async def _end_due(self, name: _NAME) -> None:
+        key, id = name
+        try:
+            stored = await self._store.close(key, id, None, -1, IDLE, b"", self._gateway.wall_ms(), _LEASE_MS)
+            if isinstance(stored, StoredGrowth):
+                await self._finish(key, id, stored)
+            else:
+                await self._ended(key, id)
+        except (EngineError, ValueError) as error:  # likewise when it is due again
+            log.warning("message %s of %s ends later: %s", id, key, error)
+        finally:
+            self._ending.discard(name)
 
     # -- For readers. --------------------------------------------------------------------------------------------------
     async def look(self, key: str, id: str, generation: int, offset: int, wait_s: float) -> tuple[StoredGrowth, int]:
@@ -512,7 +527,7 @@ class Growing:
             for store in range(self._store.stores):
                 tasks.create_task(self._store_chunks(store))
             tasks.create_task(self._watch())
-            tasks.create_task(self._sweep())
+            tasks.create_task(self._sweep(tasks))
 
     def stats(self) -> dict[str, int]:
         """Messages that grow here, bytes that storage lacks, and counts since the start: parts taken, frames shown, chunks stored."""

@@ -73,6 +73,9 @@ _LOOK_S: Final = 1.0
 _LEASE_MS: Final = 10_000
 """An edge tells an answer within a second, or has a fault."""
 
+_ATTENDED_MAX: Final = 500
+"""Questions that an edge brings on at once: what a shard that is away may hold up."""
+
 _FULL_RETRY_S: Final = 3600
 """`Retry-After` for a user with too many questions: they end with time."""
 
@@ -99,6 +102,7 @@ class Questions:
         self._gateway = gateway
         self._store = store
         self._stirred = asyncio.Event()  # something is due at once
+        self._attended: set[tuple[str, str]] = set()  # questions that are being brought on
         self._asked = asyncio.Event()  # somebody waits
         self._waiting: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
         self._waits = 0
@@ -304,15 +308,15 @@ class Questions:
         """Do what is due, and watch for those who wait. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
-            tasks.create_task(self._sweep())
+            tasks.create_task(self._sweep(tasks))
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._stirred.clear()
             more = False
             for store in range(self._store.stores):
                 try:
-                    more = await self._take(store) or more
+                    more = await self._take(store, tasks) or more
                 except StorageUnavailable as error:
                     log.warning("questions wait for storage: %s", error)
             if not more:
@@ -320,15 +324,25 @@ class Questions:
                     async with asyncio.timeout(until_next(time.monotonic(), _LOOK_S)):
                         await self._stirred.wait()
 
-    async def _take(self, store: int) -> bool:
-        """Do what is due in a store. Returns whether more may be."""
+    async def _take(self, store: int, tasks: asyncio.TaskGroup) -> bool:
+        """Begin what is due in a store, each by itself: one whose shard is away holds up no other. Returns whether more may be due."""
+        if len(self._attended) >= _ATTENDED_MAX:
+            return False
         taken = await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS)
-        for key, id in taken:
-            try:
-                await self._attend(key, id)
-            except (EngineError, ValueError) as error:  # likewise when it is due again
-                log.warning("question %s of %s is tried again: %s", id, key, error)
+        for name in taken:
+            if name not in self._attended:
+                self._attended.add(name)
+                tasks.create_task(self._try_to_attend(name))
         return bool(taken)
+
+    async def _try_to_attend(self, name: tuple[str, str]) -> None:
+        key, id = name
+        try:
+            await self._attend(key, id)
+        except (EngineError, ValueError) as error:  # likewise when it is due again
+            log.warning("question %s of %s is tried again: %s", id, key, error)
+        finally:
+            self._attended.discard(name)
 
     async def _attend(self, key: str, id: str) -> None:
         """Bring a question that is due one step on. Raises EngineError: it is tried again after the lease."""

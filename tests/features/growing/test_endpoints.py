@@ -326,6 +326,25 @@ async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> 
         assert (await begin(world))["state"] == "ended"
 
 
+async def test_a_shard_that_is_away_delays_no_end_of_others(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = growing.Growing._finish
+
+    async def waits_for_its_shard(self: growing.Growing, key: str, id: str, *given: Any) -> Any:
+        if id == "m1":
+            await asyncio.Event().wait()
+        return await finish(self, key, id, *given)
+
+    monkeypatch.setattr(growing.Growing, "_finish", waits_for_its_shard)
+    async with edge_world(storage=redis_client, **FAST) as world:
+        for id in ("m1", "m2"):
+            await begin(world, id)
+        await redis_client.zadd(GROWING_DUE_KEY, {f"{KEY}\nm1": 1, f"{KEY}\nm2": 2})
+        await until(lambda: bool(messages(world)), 20)
+        await begin(world, "m3")
+        await redis_client.zadd(GROWING_DUE_KEY, {f"{KEY}\nm3": 1})
+        await until(lambda: [message["id"] for message in messages(world)] == ["m2", "m3"], 20)
+
+
 async def test_an_end_changes_type_and_data(world: EdgeWorld) -> None:
     begun = await begin(world, data={"run": 7, "state": "runs"}, idle={"type": "run.lost"})
     await add(world, begun, 0, progress={"value": 1})

@@ -654,6 +654,22 @@ async def test_an_answer_is_told_by_another_edge_when_its_own_dies(redis_client:
         assert (await look(other)).json()["answer"] == "yes"
 
 
+async def test_a_shard_that_is_away_delays_no_outcome_of_others(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Questions._tell
+
+    async def waits_for_its_shard(self: Questions, key: str, id: str, *given: Any) -> None:
+        if id == "q1":
+            await asyncio.Event().wait()
+        await tell(self, key, id, *given)
+
+    monkeypatch.setattr(Questions, "_tell", waits_for_its_shard)
+    for id in ("q1", "q2"):
+        await ask(world, id, ask={"deadline": 0.05})
+    assert (await told(world))["id"] == "answer:q2"
+    await ask(world, "q3", ask={"deadline": 0.05})
+    await until(lambda: len(outcomes(world)) == 2)
+
+
 async def test_an_answer_that_is_told_twice_is_one_message(world: EdgeWorld, redis_client: Redis) -> None:
     await ask(world)
     await answer(world, {"answer": "yes"})
