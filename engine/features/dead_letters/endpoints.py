@@ -56,7 +56,8 @@ LETTER_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
 REDRIVE: Final = "redrive:"
 """Prefix of the ids of redriven messages."""
 
-_STAYS: Final = frozenset(("suppressed", "conflict", "unavailable", "overloaded"))
+_REFUSED: Final = frozenset(("conflict", "unavailable", "overloaded"))
+_STAYS: Final = _REFUSED | {"suppressed"}
 """Results with which the letter is kept."""
 
 _GONE: Final = "gone"
@@ -110,11 +111,12 @@ class DeadLetters:
         """Publish the messages of these dead letters again, oldest first, and remove the letters that were accepted.
 
         Raises:
-            Problem: 400 or 422, the request is not valid; 409, 429 or 503: not all were accepted, `results` has each outcome, and
-                the letters that were are removed: the request can be repeated.
+            Problem: 400 or 422, the request is not valid; 409, 429 or 503: not all were accepted, `results` has the outcome of each that
+                was published, with its `letter`, and the letters that were are removed: the request can be repeated.
             Overloaded, Unavailable: nothing was published.
         """
-        letters = sorted(self._chosen(body), key=_position)
+        places = self._chosen(body)
+        letters = sorted(places, key=_position)
         now_ms = self._gateway.wall_ms()
         results: dict[str, dict[str, Any]] = {}
         drafts: dict[str, Draft] = {}
@@ -145,15 +147,21 @@ class DeadLetters:
             }  # fmt: skip
         await self._store.remove(tenant, [letter for letter in drafts if results[letter]["status"] not in _STAYS])
         if refused is not None:
+            refused.members["results"] = [results[letter] for letter in drafts]
+            refused.members["errors"] = [
+                {"index": places[letter], "user": draft.user, "detail": results[letter].get("reason", "")}
+                for letter, draft in drafts.items()
+                if results[letter]["status"] in _REFUSED
+            ]
             raise refused
         return {"results": [results[letter] for letter in letters]}
 
     async def drop(self, tenant: str, body: bytes) -> dict[str, Any]:
         """Delete these dead letters. Raises Problem: 400 or 422, the request is not valid; 503: repeat it."""
-        return {"dropped": await self._store.remove(tenant, self._chosen(body))}
+        return {"dropped": await self._store.remove(tenant, list(self._chosen(body)))}
 
-    def _chosen(self, body: bytes) -> list[str]:
-        """The letters that a request names, each once. Raises Problem."""
+    def _chosen(self, body: bytes) -> dict[str, int]:
+        """The letters that a request names, each with its first place there. Raises Problem."""
         letters = decode_body(_CHOSEN, body, _Chosen).letters
         count_max = self._config.dead_letters_page_max
         if not 0 < len(letters) <= count_max:
@@ -161,7 +169,7 @@ class DeadLetters:
         for index, letter in enumerate(letters):
             if not is_letter(letter):
                 raise media_types.unacceptable(Invalid("the `letter` of a dead letter, such as 1700000000000-0", f"$.letters[{index}]"))
-        return list(dict.fromkeys(letters))
+        return {letter: letters.index(letter) for letter in letters}
 
 
 def is_letter(text: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.trace_context import trace_in
 from engine.core.wire import records as wire
+from engine.features.dead_letters.endpoints import redriven_id
 from engine.features.dead_letters.store import StoredLetter
 from tests.support.edge_world import EdgeWorld, FakeLetters, edge_world
 
@@ -194,6 +195,18 @@ async def test_what_is_not_accepted_keeps_its_letter_and_what_is_loses_it() -> N
         (result,) = (await redrive(client, letter(2)))["results"]
         assert (result["status"], result["scheduled_at"]) == ("scheduled", 1_900_000_000_000)
         assert not store.letters
+
+
+async def test_a_refused_redrive_names_each_letter_and_its_place() -> None:
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        letters_of(world, letter(1), letter(3, "bob"), letter(4, "bob", body=b"{"))
+        world.shard.ids["default:ann", redriven_id(letter(1))] = (1, b"another payload")
+        problem = await redrive(client, letter(4), letter(3), letter(1), status=409)
+        assert [(one["letter"], one["status"]) for one in problem["results"]] == [
+            (letter(1).letter, "conflict"),
+            (letter(3).letter, "accepted"),
+        ]
+        assert [(one["index"], one["user"]) for one in problem["errors"]] == [(2, "ann")]
 
 
 async def test_what_cannot_be_read_is_reported_and_stays() -> None:
