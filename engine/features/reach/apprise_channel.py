@@ -35,6 +35,9 @@ _CALLS_MAX: Final = 1000
 
 _calls: Final[dict[tuple[str, str], Future[bool]]] = {}  # by action and URL; those that no try has seen the end of
 
+_HOST_IN_PATH: Final = "endpoint"
+"""Token of Azure Communication Services (2.3): any host, behind the sender. The beginning of a URL cannot name it."""
+
 _NOT_INSTALLED: Final = "apprise is not installed where the edges run: install the extra `apprise`"
 
 
@@ -67,7 +70,8 @@ def check_url(url: str, beginnings: tuple[str, ...]) -> None:
         service = _service(url)
     except ActionFailed as error:
         raise Invalid(str(error)) from None
-    if "host" in service.template_tokens and beginning.endswith("://") and urlsplit(url).hostname:
+    tokens = service.template_tokens
+    if beginning.endswith("://") and (("host" in tokens and urlsplit(url).hostname) or _HOST_IN_PATH in tokens):
         raise Invalid("it names a host, so apprise_urls must name it too")
 
 

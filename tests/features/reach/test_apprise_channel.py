@@ -128,8 +128,9 @@ def test_a_url_that_begins_as_an_operator_allows_is_taken(url: str) -> None:
         ("slack://x", "no URL of a service"),
         (SLACK + "?format=text", "without query"),
         ("json://10.0.0.1/hook", "it names a host"),
+        ("acs://ops@example.com/bXlrZXlteWtleW15a2V5bXlrZXk=/db.corp.internal/ann@example.org", "it names a host"),
     ],
 )
 def test_any_other_url_is_refused_with_the_reason(url: str, told: str) -> None:
     with pytest.raises(Invalid, match=told):
-        check_url(url, ("slack://", "ntfy://ntfy.example.com/", "json://"))
+        check_url(url, ("slack://", "ntfy://ntfy.example.com/", "json://", "acs://"))
