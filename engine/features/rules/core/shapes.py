@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from engine.core.model.placeholders import Scope, Template, parse_template
@@ -23,7 +24,7 @@ def parse_shape(value: Any) -> Shape:
         return {name: parse_shape(member) for name, member in value.items()}
     if isinstance(value, list):
         return [parse_shape(member) for member in value]
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
         return value
     raise Invalid(f"text, number, true, false, list or table is allowed here; this is {value!r}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from datetime import date, time
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -341,7 +342,10 @@ def _rule_lines(text: str) -> list[int]:
 def _located(message: str, source: str, text: str, raw: dict[str, Any]) -> RulesError:
     """`<source>:<line>: rule '<name>': <what>` for a msgspec message that ends in ` - at `$.rule[2].priority``."""
     what, _, place = message.partition(" - at `")
+    place = place.removeprefix("key` in `")
     path = place.rstrip("`").removeprefix("$").lstrip(".")
+    if path.startswith("category[...]"):  # msgspec names no key of a table
+        path = f"category.{_first_wrong(raw['category'])}{path.removeprefix('category[...]')}"
     inside = _PLACE_IN_RULE.fullmatch(place.rstrip("`"))
     if inside is None:
         return RulesError(f"{source}: {path or 'the file'}: {what}", path=path)
@@ -352,6 +356,15 @@ def _located(message: str, source: str, text: str, raw: dict[str, Any]) -> Rules
     name = entry.get("name", index + 1) if isinstance(entry, dict) else index + 1
     member = inside[2].lstrip(".")
     return RulesError(f"{source}:{line or '?'}: rule {name!r}: {f'{member}: ' if member else ''}{what}", path=path, line=line)
+
+
+def _first_wrong(categories: dict[str, Any]) -> str:
+    for name, category in categories.items():
+        try:
+            msgspec.convert({name: category}, dict[_CategoryName, _CategoryText])
+        except msgspec.ValidationError:
+            return name
+    raise AssertionError("one of them was refused")
 
 
 def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
@@ -492,7 +505,10 @@ def _condition(written: _ConditionText, index: int) -> Condition:
     given = [(name, operand) for name, operand in tests.items() if operand is not UNSET]
     if len(given) != 1:
         raise Invalid("exactly one of equals, not_equal, in, exists is needed", place)
-    return Condition(_paths(f"{place}.path", [written.path])[0], *given[0])
+    test, operand = given[0]
+    if any(isinstance(one, date | time) for one in (operand if isinstance(operand, list) else [operand])):
+        raise Invalid("a text is needed, which JSON has in place of dates and times", f"{place}.{test}")
+    return Condition(_paths(f"{place}.path", [written.path])[0], test, operand)
 
 
 def _paths(place: str, texts: list[str]) -> tuple[EventPath, ...]:

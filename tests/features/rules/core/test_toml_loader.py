@@ -43,6 +43,11 @@ GOOD = '[[rule]]\nname = "a"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n'
         ('[[rule]]\nname = "A b"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'A b': name"),
         ('[[rule]]\nname = "a"\nevent = []\ntype = "t"\nrecipients = ["u"]\n', r"x.toml:1: rule 'a': event"),
         (GOOD + 'target = 2020-01-01\n', r"x.toml:1: rule 'a': target: text, number"),
+        (GOOD + 'data = { n = nan }\n', r"x.toml:1: rule 'a': data.n: text, number"),
+        (GOOD + 'when = [{ path = "day", equals = 2020-01-01 }]\n', r"x.toml:1: rule 'a': when\[0\].equals: a text is needed"),
+        (GOOD + 'when = [{ path = "day", in = ["x", 10:00:00] }]\n', r"x.toml:1: rule 'a': when\[0\].in: a text is needed"),
+        ("[category.ok]\n[category.digest]\ncap = -1\n", r"x.toml: category.digest.cap: Expected"),
+        ('[category."a b"]\n', r"x.toml: category: Expected"),
         ("[defaults]\nnotify_self = 1\n[[rule]]\n", r"x.toml: "),
     ],
 )  # fmt: skip
