@@ -1065,6 +1065,24 @@ async def test_a_page_that_joins_a_growing_message_has_its_progress(page: Page, 
     assert await page.evaluate(JOINED) == [["one two", 0.5], ["one two, three", 0.9]]
 
 
+DRAINED = """async () => {
+  const { Growing } = await import("/client/growing.js");
+  const read = { id: "g1", generation: 1, state: "growing", size: 0, offset: 0, text: "", list: false, message: { id: "g1" } };
+  let asked = 0;
+  const growing = new Growing(() => new Promise((done) => setTimeout(done, 1, read, asked++)), () => {});
+  growing.part({ id: "g1", generation: 1, offset: 4, text: "more", message: { id: "g1" } });
+  await new Promise((done) => setTimeout(done, 200));
+  growing.endAll();
+  return asked;
+}"""
+
+
+async def test_a_page_does_not_spin_where_an_edge_answers_without_text(page: Page, scripted: ScriptedEngine) -> None:
+    """An edge that drains waits for nothing."""
+    await page.goto(f"{scripted.url}/blank")
+    assert await page.evaluate(DRAINED) == 1
+
+
 async def test_a_growing_message_that_ended_unseen_is_shown_no_more(page: Page, scripted: ScriptedEngine) -> None:
     """Its end was handled on another device, or was muted: it never arrives here."""
     asked: list[str] = []

@@ -103,6 +103,7 @@ export class Growing {
       do {
         const offset = growth.message ? growth.size : 0;
         const wait = growth.waiting.length ? WAIT_S : 0; // what these follow is on its way to storage
+        const askedMs = performance.now();
         const read = await this.#ask(`v1/growing/${encodeURIComponent(id)}?generation=${generation}&offset=${offset}&wait=${wait}`);
         if (!read || this.#known.get(id) !== growth) return;
         if (read.generation !== generation) {
@@ -119,8 +120,12 @@ export class Growing {
           return this.#end(id); // its message comes, or has come
         }
         growth.waiting.sort((one, other) => one.offset - other.offset);
+        const { size } = growth;
         while (growth.waiting.length && growth.waiting[0].offset <= growth.size) add(growth, growth.waiting.shift());
         this.#changed(growth);
+        if (growth.waiting.length && growth.size === size && performance.now() - askedMs < RETRY_MS) {
+          return this.#lookLater(growth, RETRY_MS); // an edge that drains waits for nothing
+        }
       } while (growth.waiting.length);
     } catch (error) {
       if (/** @type {any} */ (error).status === 404) this.#end(id);
