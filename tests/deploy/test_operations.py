@@ -16,7 +16,8 @@ from redis.asyncio import Redis
 from typer.main import get_command
 
 from engine.__main__ import app
-from engine.config import FIELDS, Config
+from engine.config import FIELDS, STORES_ALLOWED, Config
+from engine.store.cluster import tag_of
 from engine.store.keys import EPOCH_FIELD, LINK_KEY_KEY, META_KEY
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import find_server
@@ -55,6 +56,13 @@ def test_settings_and_figures_that_it_names_exist() -> None:
 def test_its_ports_are_the_engines() -> None:
     assert f"| {Config().port} (`port`)" in TEXT
     assert f"| {Config().link_ports} (`link_ports`)" in TEXT
+
+
+@pytest.mark.parametrize("stores", STORES_ALLOWED)
+def test_keys_of_a_redis_cluster_have_the_tag_of_the_first_store(stores: int) -> None:
+    assert f"`{tag_of(0, stores)}{META_KEY}`" in TEXT
+    assert f"redis-cli -c del {tag_of(0, stores)}{LINK_KEY_KEY}`" in TEXT
+    assert f"`{tag_of(0, stores)}`" in (ROOT / "docs" / "SECURITY.md").read_text()
 
 
 @pytest.mark.parametrize("file", sorted(set(re.findall(r"\]\(([^):#]+)[^):]*\)", TEXT))))
