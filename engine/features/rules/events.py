@@ -170,15 +170,16 @@ class EventEndpoint:
         rules = self._rule_book.in_force(tenant)
         applied = await self._apply(rules.plan(event.type, payload, delivery, tenant=tenant), tenant, now_ms, turns)
         notifications = [made for part in applied for made in part.outcome.notifications]
-        happening = Happening(event.type, event.user, now_ms, delivery)
+        once = delivery_id(event.type, {"id": delivery})  # publishers give an order's id to each event of the order
+        happening = Happening(event.type, event.user, now_ms, once)
         if event.ts is not UNSET:
             recent = event.ts > now_ms - SAME_EVENT_MS  # by a clock ahead, its repeat would have come later than the event
-            happening = Happening(event.type, event.user, min(event.ts, now_ms), delivery if recent else "")
+            happening = Happening(event.type, event.user, min(event.ts, now_ms), once if recent else "")
         drafts = await self._drafts(applied, tenant, now_ms, happening.at_ms, trace, turns)
         if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
             await self._message_links.add(drafts, linked)
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
-        cancelled = await self._cancel_once(applied, drafts, tenant, delivery_id(event.type, {"cancels": delivery}), now_ms)
+        cancelled = await self._cancel_once(applied, drafts, tenant, once, now_ms)
         results, refused = await self._send(notifications, drafts, followers)
         await self._arm_steps(applied, drafts, results)
         if refused is not None:
