@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SERVE: Final = "ray.dashboard.modules.serve.sdk"
+_ANSWER_S: Final = 60.0
+"""Without a byte of an answer. Ray's clients have no bound: they would wait for ever for a head that vanished."""
 
 
 class RayApis:
@@ -46,7 +48,7 @@ class RayApis:
             return []
         try:
             if self._serve is None:
-                self._serve = importlib.import_module(_SERVE).ServeSubmissionClient(self._connected().get_address())
+                self._serve = _bounded(importlib.import_module(_SERVE).ServeSubmissionClient)(self._connected().get_address())
             details = self._serve.get_serve_details()
         except (ImportError, AttributeError) as error:
             self._serve_missing = True
@@ -79,9 +81,20 @@ class RayApis:
     def _connected(self) -> Any:
         """A client of the dashboard, which Ray finds by the address of the cluster."""
         if self._jobs is None:
-            self._jobs = importlib.import_module("ray.job_submission").JobSubmissionClient(ray.get_runtime_context().gcs_address)
+            client = _bounded(importlib.import_module("ray.job_submission").JobSubmissionClient)
+            self._jobs = client(ray.get_runtime_context().gcs_address)
         return self._jobs
 
 
 def _job(details: Any) -> Job | None:
     return job_of(details.dict() if hasattr(details, "dict") else details)
+
+
+def _bounded(client: Any) -> Any:
+    """A class of Ray's clients whose requests end, also the first one, which its constructor makes."""
+
+    class Bounded(client):  # type: ignore[misc]
+        def _do_request(self, *arguments: Any, **named: Any) -> Any:
+            return super()._do_request(*arguments, **{"timeout": _ANSWER_S} | named)
+
+    return Bounded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import ray
 
 from engine.errors import Unavailable
+from engine.features.ray_events import ray_apis
 from engine.features.ray_events.ray_apis import RayApis
 
 
@@ -28,3 +31,15 @@ def test_unknown_jobs_and_nodes_are_unavailable(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "n1"}])
     with pytest.raises(Unavailable, match="nodes"):
         apis.node_names()
+
+
+async def test_a_dashboard_that_never_answers_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that vanished closes no connection, and Ray's clients wait for ever."""
+    monkeypatch.setattr(ray_apis, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
+        apis = RayApis()
+        for ask in (apis.jobs, apis.unhealthy_apps):
+            with pytest.raises(Unavailable, match="timed out"):
+                await asyncio.wait_for(asyncio.to_thread(ask), 20)
