@@ -29,7 +29,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
 
 def feature_of(ports: EdgePorts, bodies: PendingBodies, find_entries: FindEntries) -> EdgeFeature:
     """The feature, with this storage."""
-    user_export = UserExport(ports.config, ports.gateway, bodies, find_entries)
+    user_export = UserExport(ports.gateway, bodies, find_entries)
     return EdgeFeature("user_data", lambda access: table(access, bodies, user_export))
 
 

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Raw
 
 from engine.api.scheduled import as_json
-from engine.config import Config
 from engine.core.model.constants import LOW
 from engine.core.wire.records import ReadUser, UserIs
 from engine.features.user_data.user_reports import state_of
@@ -32,6 +31,9 @@ _PIECE_BYTES: Final = 64 << 10
 
 _MESSAGES: Final = 100
 """Pending messages read at once: 6 MB when all are as large as allowed."""
+
+_BYTES: Final = 1 << 40
+"""Of these, no limit: those of a page that were left out would be in no later one."""
 
 _NUMBERS: Final = frozenset(("at", "attempts", "code", "due", "seq"))
 """Fields of entries that are numbers."""
@@ -50,8 +52,7 @@ class UserExport:
         find_entries: of a user in the streams for other systems (`engine.store.user_entries`).
     """
 
-    def __init__(self, config: Config, gateway: Gateway, bodies: PendingBodies, find_entries: FindEntries) -> None:
-        self._config = config
+    def __init__(self, gateway: Gateway, bodies: PendingBodies, find_entries: FindEntries) -> None:
         self._gateway = gateway
         self._shard_client = gateway.shard_client
         self._bodies = bodies
@@ -96,12 +97,12 @@ class UserExport:
 
     async def _pending(self, key: str) -> AsyncIterator[bytes]:
         """Messages that are not acknowledged, the newest first, but on each page those in memory before those in the offline stream."""
-        bytes_max, before = self._config.offline_bytes_max, 0
+        before = 0
         while True:
-            backlog = await self._shard_client.read_backlog(key, _MESSAGES, bytes_max, before=before)
+            backlog = await self._shard_client.read_backlog(key, _MESSAGES, _BYTES, before=before)
             for row in backlog.rows:
                 yield _message(row.seq, row.expires_ms, row.body)
-            for stored in await self._bodies.read(key, backlog.cold, bytes_max) if backlog.cold else ():
+            for stored in await self._bodies.read(key, backlog.cold, _BYTES) if backlog.cold else ():
                 yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
             before = backlog.before
             if not before:

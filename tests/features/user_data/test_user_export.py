@@ -9,16 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
+from engine.core.model.sealed import sealed
 from engine.features.user_data import user_export
-from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key
+from engine.features.user_data.user_export import UserExport
+from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key, offline_key
+from engine.store.pending_bodies import PendingBodies
 from engine.store.sealed_fields import with_checksum
-from tests.support.edge_world import edge_world
+from tests.support.edge_world import edge_world, no_entries
 from tests.support.running_engine import RunningEngine
 
 
@@ -49,6 +53,20 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert (letter["stream"], letter["seq"], letter["notification"]) == ("dead_letters", 3, {"id": "d1"})
     assert (session["stream"], session["event"], session["at"]) == ("sessions", "connect", 5)
     assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
+
+
+async def test_an_export_has_more_bytes_of_one_read_than_a_stream_keeps(redis_client: Redis) -> None:
+    """A stream is measured after 64 more entries, so it may have more until then; these are parted by acknowledged ones."""
+    async with edge_world(offline_bytes_max=1 << 20) as world:
+        numbers = range(1, 60, 2)
+        for seq in numbers:
+            envelope = Envelope(f"m{seq}", b"", NORMAL, True, b'"id":"m%d","data":"%b"' % (seq, b"x" * 60_000))
+            stored = sealed(msgspec.msgpack.encode(StoredMessage("default:u1", seq, envelope, 9, 3)))
+            await redis_client.xadd(offline_key("default:u1"), {b"m": stored}, id=f"{seq}-0")
+        world.shard.cold = [(seq, seq) for seq in reversed(numbers)]
+        user_export = UserExport(world.gateway, PendingBodies(redis_client), no_entries)
+        exported = json.loads(b"".join([piece async for piece in user_export.pieces("default:u1")]))
+    assert [one["seq"] for one in exported["messages"]] == [*reversed(numbers)]
 
 
 async def test_an_export_has_more_messages_than_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
