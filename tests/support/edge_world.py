@@ -743,6 +743,9 @@ class FakeQuestions(QuestionStore):
         for id in ids:
             self.asked.pop((key, id), None)
 
+    async def erase(self, key: str) -> None:
+        await self.forget(key, *await self.all_of(key))
+
 
 class FakeGroups(FakeStorage):
     """Groups of consumers whose events are in a list; a group is held until its consumer leaves."""

@@ -17,6 +17,7 @@ work may be repeated (`engine.features.questions.questions`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, quest
 from engine.store.keys import SUBSCRIBERS_PREFIX
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
+
+log = logging.getLogger(__name__)
 
 _OPEN: Final = Script.beside(__file__, "question_open")
 _DECIDE: Final = Script.beside(__file__, "question_decide")
@@ -225,26 +228,37 @@ class QuestionStore:
         or an erasure.
         """
         user = split_key(key)[1]
-        async for audience, id in self._of_topics(split_key(key)[0]):
-            pipeline = self._of(audience).pipeline(transaction=True)
-            pipeline.hget(votes_key(audience, id), user)
-            pipeline.hget(answers_key(audience), id)
-            vote, answer = await _execute(pipeline)
-            if vote is not None:
-                yield audience, id, _answer.decode(vote)
-            elif answer is not None and (given := _answer.decode(answer)).by == user:
+        async for audience, id, vote, answer in self._answers_of_topics(key):
+            given = _readable(audience, id, answer if vote is None else vote)
+            if given is not None and given.by == user:
                 yield audience, id, given
 
     async def erase(self, key: str) -> None:
         """Delete all questions of a user, and the user's name from answers to topics. Raises StorageUnavailable."""
-        await self.forget(key, *await self.all_of(key))
+        pipeline = self._of(key).pipeline(transaction=True)
+        pipeline.hkeys(questions_key(key))
+        pipeline.hkeys(answers_key(key))
+        await self.forget(key, *{id.decode() for ids in await _execute(pipeline) for id in ids})
         user = split_key(key)[1]
-        async for audience, id, _ in self.given_to_topics(key):
-            asked = await self.read(audience, id)
-            named = asked.answer if asked is not None and asked.answer is not None and asked.answer.by == user else None
-            texts = ["", ""] if named is None else [_encode(named), _encode(named.without_user())]
+        async for audience, id, vote, answer in self._answers_of_topics(key):
+            given = _readable(audience, id, answer)
+            texts: list[Any] = ["", ""]
+            if given is not None and given.by == user:
+                texts = [answer, _encode(given.without_user())]
+            elif vote is None:
+                continue
             keys = [answers_key(audience), votes_key(audience, id)]
             await _FORGET_MEMBER.run(self._of(audience), keys, [id, user, *texts], self._replicas)
+
+    async def _answers_of_topics(self, key: str) -> AsyncIterator[tuple[str, str, bytes | None, bytes | None]]:
+        """Of each question to a topic of the user's tenant: audience key, id, what the user answered, and the answer; as stored."""
+        tenant, user = split_key(key)
+        async for audience, id in self._of_topics(tenant):
+            pipeline = self._of(audience).pipeline(transaction=True)
+            pipeline.hget(votes_key(audience, id), user)
+            pipeline.hget(answers_key(audience), id)
+            vote, answer = await _execute(pipeline)
+            yield audience, id, vote, answer
 
     async def _of_topics(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
         """Audience keys and ids of the questions to topics of a tenant, each once. Raises StorageUnavailable."""
@@ -268,6 +282,15 @@ class QuestionStore:
 
 def _member(key: str, id: str) -> str:
     return f"{key}\n{id}"  # an id has no line feed
+
+
+def _readable(key: str, id: str, stored: bytes | None) -> GivenAnswer | None:
+    """An answer among those that others gave: one that cannot be read holds up no user."""
+    try:
+        return None if stored is None else _answer.decode(stored)
+    except ValueError as error:
+        log.error("an answer to %s of %s cannot be read: %s", id, key, error)
+        return None
 
 
 def _votes(flat: Sequence[bytes]) -> dict[str, GivenAnswer]:

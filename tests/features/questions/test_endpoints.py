@@ -707,6 +707,17 @@ async def test_erasing_a_user_erases_the_questions_and_an_export_shows_them(worl
     assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), QUESTIONS_DUE_KEY)
 
 
+async def test_unreadable_answers_hold_up_no_erasure(world: EdgeWorld, redis_client: Redis) -> None:
+    await ask_topic(world, 2)
+    await ask_topic(world, 2, "q2")
+    await vote(world, "u1", "yes", "q2")
+    await ask(world, "own")
+    await redis_client.hset(answers_key(audience_key("default", "oncall")), "q1", b"\xc1")  # whoever gave it
+    await redis_client.hset(questions_key(KEY), "own", b"\xc1")
+    assert (await world.once("app", scopes="admin").delete("/v1/users/u1")).status_code == 204
+    assert not await redis_client.exists(questions_key(KEY), votes_key(audience_key("default", "oncall"), "q2"))
+
+
 async def test_erasing_a_user_takes_the_name_from_answers_to_topics(world: EdgeWorld, redis_client: Redis) -> None:
     await ask_topic(world, "anyone")
     await ask_topic(world, 2, "q2")
