@@ -33,6 +33,7 @@ EXAMPLES_KEPT: Final = 20  # malformed lines and rejected items that the summary
 GZIP_MAGIC: Final = b"\x1f\x8b"
 NO_RULE: Final = "no rule for this event"
 ACTS: Final = "the rule acts, which a replay does not"
+CONDITIONS: Final = "the rule has conditions, which publishers cannot give"
 PUBLISHED: Final = ("accepted", "scheduled", "merged")
 """Statuses of what was not published before, and was not suppressed."""
 
@@ -186,6 +187,9 @@ class Replay:
         for notification in outcome.notifications:
             if notification.do:  # only the engine acts, when it gets the event
                 report.skipped[ACTS] += 1
+                continue
+            if notification.conditions is not None:  # without them, each event of a user would be a message about their absence
+                report.skipped[CONDITIONS] += 1
                 continue
             report.notified[notification.rule] += 1
             item = notification.item()
