@@ -147,11 +147,12 @@ class DeadLetters:
             }  # fmt: skip
         await self._store.remove(tenant, [letter for letter in drafts if results[letter]["status"] not in _STAYS])
         if refused is not None:
+            kept = [letter for letter in drafts if results[letter]["status"] in _REFUSED]
+            reasons = {letter: results[letter].get("reason", "") for letter in kept}
+            refused.detail = f"{len(kept)} of {len(letters)} dead letters stay, the first is {kept[0]}: {reasons[kept[0]]}"
             refused.members["results"] = [results[letter] for letter in drafts]
             refused.members["errors"] = [
-                {"index": places[letter], "user": draft.user, "detail": results[letter].get("reason", "")}
-                for letter, draft in drafts.items()
-                if results[letter]["status"] in _REFUSED
+                {"index": places[letter], "user": drafts[letter].user, "detail": reason} for letter, reason in reasons.items()
             ]
             raise refused
         return {"results": [results[letter] for letter in letters]}

@@ -207,6 +207,7 @@ async def test_a_refused_redrive_names_each_letter_and_its_place() -> None:
             (letter(3).letter, "accepted"),
         ]
         assert [(one["index"], one["user"]) for one in problem["errors"]] == [(2, "ann")]
+        assert f"1 of 3 dead letters stay, the first is {letter(1).letter}: the same id was used" in problem["detail"]
 
 
 async def test_what_cannot_be_read_is_reported_and_stays() -> None:
