@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from engine.__main__ import app
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.errors import ConfigError
-from engine.features.snapshots.snapshots import DUMP, Snapshots
+from engine.features.snapshots.snapshots import DUMP, Snapshot, Snapshots
 from engine.store.keys import SLOTS_KEY
 from engine.store.slot_map import encode_slot_map
 from tests.support.own_redis import served
@@ -59,6 +60,18 @@ def test_a_data_directory_is_whole_then_damaged_and_stays_as_it_is(tmp_path: Pat
     assert "damaged: slot map at engine:slots: " in verify(tmp_path)[1]
     assert {file: file.read_bytes() for file in before} == before
     assert not list(tmp_path.glob(".verifying*"))
+
+
+def test_a_snapshot_that_is_trimmed_meanwhile_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped_engine(tmp_path)
+    check = Snapshot.check
+
+    def trimmed(snapshot: Snapshot) -> None:
+        shutil.rmtree(snapshot.path)
+        check(snapshot)
+
+    monkeypatch.setattr(Snapshot, "check", trimmed)
+    assert verify(tmp_path) == (0, "        1 slot map\nall whole\n")
 
 
 def test_the_copy_of_a_killed_check_is_deleted(tmp_path: Path) -> None:
