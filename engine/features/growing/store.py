@@ -38,6 +38,9 @@ _TAKE: Final = Script("due_take")
 _TAKEN_MAX: Final = 50
 """Messages taken at once: some milliseconds of work for each."""
 
+_LONG_AGO_MS: Final = 1
+"""The end of a message that is being erased. 0 is the score of one that grows."""
+
 GONE: Final = "gone"
 """There is no such message, or it ended long ago."""
 
@@ -208,7 +211,7 @@ class GrowingStore:
     async def erase(self, key: str) -> None:
         """Delete all messages of a user that grow, or have grown. Raises StorageUnavailable."""
         for id in await self.ids_of(key, ended=True):
-            await self.end(key, id, 0)  # it counts no more
+            await self.end(key, id, _LONG_AGO_MS)  # it counts no more
             pipeline = self._of(key).pipeline(transaction=True)
             pipeline.delete(growth_key(key, id))
             pipeline.zrem(growing_key(key), id)

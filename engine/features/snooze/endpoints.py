@@ -82,13 +82,13 @@ class Snoozes:
             Overloaded, Unavailable: nothing is, or it is not known; repeat it.
         """
         ids, until_ms = self._asked(body)
-        moved = await self._move(key, ids, until_ms)
         found, epoch = await find_rows(self._shard_client, key, set(ids), self._config, (ALL,))
-        seqs = {found[id].seq for id in moved & found.keys()}  # once more: the request before this one may have ended before the mark
-        rows = {id: row for id, row in found.items() if id not in moved}
-        for id, row in rows.items():
+        for id, row in found.items():
             if asks(row.body):
                 raise media_types.unacceptable(Invalid("a question, which stays until its answer or deadline", f"$.ids[{ids.index(id)}]"))
+        moved = await self._move(key, ids, until_ms)
+        seqs = {found[id].seq for id in moved & found.keys()}  # once more: the request before this one may have ended before the mark
+        rows = {id: row for id, row in found.items() if id not in moved}
         scheduled, refused = await self._schedule(key, list(rows.values()), epoch, until_ms)
         seqs |= scheduled
         marked = answered(await mark_all(self._shard_client, key, ARCHIVED, True, sorted(seqs), [], 0, epoch))

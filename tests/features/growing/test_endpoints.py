@@ -506,6 +506,21 @@ async def test_ended_messages_do_not_count_in_the_limit_of_a_user(redis_client: 
         assert "growing_per_user_max" in (await begin(world, "c", status=429))["detail"]
 
 
+async def test_an_erasure_cut_short_leaves_room_for_the_user(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = GrowingStore.end
+
+    async def dies_after_it(*given: Any, **more: Any) -> None:
+        await finish(*given, **more)
+        raise StorageUnavailable("killed")
+
+    async with edge_world(storage=redis_client, **FAST, growing_per_user_max=1) as world:
+        await begin(world)
+        with monkeypatch.context() as patched:
+            patched.setattr(GrowingStore, "end", dies_after_it)
+            assert (await world.once("app", scopes="admin").delete("/v1/users/u1")).status_code == 503
+        await begin(world, "m2")
+
+
 async def test_a_tenant_has_so_many_at_once(redis_client: Redis) -> None:
     async with edge_world(storage=redis_client, **FAST, growing_per_tenant_max=1) as world:
         begun = await begin(world, "a")

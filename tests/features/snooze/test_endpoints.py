@@ -208,6 +208,15 @@ async def test_a_question_is_not_put_away(redis_client: Redis) -> None:
         assert (await listed(world), timers(world)) == (["q", "a"], [])
 
 
+async def test_a_refused_request_moves_no_message_that_is_away(world: EdgeWorld) -> None:
+    await publish(world, "a")
+    await publish(world, "q", ask={"text": True})
+    at = until(world)
+    await call(world, "/snooze", {"ids": ["a"], "until": at})
+    assert (await call(world, "/snooze", {"ids": ["a", "q"], "until": until(world, 2)})).status_code == 422
+    assert [timer.due_ms for timer in timers(world)] == [at]
+
+
 async def test_an_engine_without_inboxes_says_so(world: EdgeWorld) -> None:
     world.shard.inbox_status = wire.NOT_FOUND
     assert (await call(world, "/snooze", {"ids": ["a"], "until": until(world)})).status_code == 404
