@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from engine.config import Config
@@ -54,14 +54,20 @@ class EventSample:
             self._of_tenant[tenant] += 1
             self._waiting.append(RecordedEvent(tenant, delivery, at_ms, body))
 
-    def count(self, applied: Sequence[AppliedRules]) -> None:
-        """Count what the operator's rules made of an event; those of tenants would be without number."""
+    def count(self, applied: Sequence[AppliedRules], fresh: Iterable[bool]) -> None:
+        """Count what the operator's rules made of an event; those of tenants would be without number.
+
+        Args:
+            fresh: of each notification, whether no earlier event had made it.
+        """
+        notifications = [(part, made) for part in applied for made in part.outcome.notifications]
+        for (part, made), is_fresh in zip(notifications, fresh, strict=True):
+            if is_fresh and not part.rules.own:
+                self._row(made.rule)[1] += 1
         applied = [part for part in applied if not part.rules.own]
         for name in {name for part in applied for name in part.outcome.matched}:  # a rule may be in two versions
             self._row(name)[0] += 1
         for part in applied:
-            for made in part.outcome.notifications:
-                self._row(made.rule)[1] += 1
             for skipped in part.outcome.skipped:
                 self._row(skipped.rule)[2] += 1
 

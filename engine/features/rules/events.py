@@ -185,8 +185,10 @@ class EventEndpoint:
         if refused is not None:
             raise refused
         self._sample.add(tenant, delivery, now_ms, body)
-        self._sample.count(applied)
-        self._record(event, delivery, applied, results, tenant)
+        # A repeat made its notification before, and so did an event by which a timer follows the user already.
+        fresh = [result.status != "duplicate" and result.id == made.id for made, result in zip(notifications, results, strict=True)]
+        self._sample.count(applied, fresh)
+        self._record(event, delivery, applied, results, fresh, tenant)
         if trace is not None and results:
             trace.answered(results)
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
@@ -203,16 +205,21 @@ class EventEndpoint:
         first_ms = await self._arrivals.first(tenant, content, now_ms)
         return delivery_id(event.type, {"content": content, "first_ms": first_ms})
 
-    def _record(self, event: _Event, delivery: str, applied: Sequence[AppliedRules], results: Sequence[ItemResult], tenant: str) -> None:
-        """Count and record what each rule made of the event.
-
-        A rule whose notification is a repeat of an earlier one was triggered then, and so was one whose timer followed the user already.
-        """
+    def _record(
+        self,
+        event: _Event,
+        delivery: str,
+        applied: Sequence[AppliedRules],
+        results: Sequence[ItemResult],
+        fresh: Sequence[bool],
+        tenant: str,
+    ) -> None:
+        """Count and record what each rule made of the event, of its notifications the `fresh` ones."""
         record = self._shard_client.record
         record(mailbox_key(tenant, event.user), "event", delivery, kind=event.type)
         parts = ((part, made) for part in applied for made in part.outcome.notifications)
-        for (part, made), result in zip(parts, results, strict=True):
-            if result.status != "duplicate" and result.id == made.id:
+        for (part, made), result, is_fresh in zip(parts, results, fresh, strict=True):
+            if is_fresh:
                 reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
                 key = _recipient_key(tenant, made.user, made.topic)
                 self._counts.triggered(OWN if part.rules.own else made.rule)

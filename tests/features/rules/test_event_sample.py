@@ -50,9 +50,8 @@ def test_what_rules_made_is_counted_by_rule() -> None:
     rules = parse_rules('[[rule]]\nname = "r"\nevent = "e"\ntype = "t"\nrecipients = ["users[]"]\nnotify_self = true\n', "x")
     sample = EventSample(Config(), FakeSampleStore())
     outcome = rules.apply("e", {"users": ["a", "b", ""]}, "d")
-    for _ in range(2):
-        sample.count(
-            [AppliedRules(1, rules, outcome), AppliedRules(2, rules, RulesOutcome(["r"], [], []))]
-        )  # staged: it is in two versions
-    sample.count([AppliedRules(1, rules, RulesOutcome([], [], [Skipped("other", "", "why")]))])
-    assert sample.counts == {"r": [2, 4, 2], "other": [0, 0, 1]}
+    for fresh in (True, False):  # the second one is a repeat
+        applied = [AppliedRules(1, rules, outcome), AppliedRules(2, rules, RulesOutcome(["r"], [], []))]
+        sample.count(applied, [fresh, fresh])  # staged: it is in two versions
+    sample.count([AppliedRules(1, rules, RulesOutcome([], [], [Skipped("other", "", "why")]))], [])
+    assert sample.counts == {"r": [2, 2, 2], "other": [0, 0, 1]}

@@ -61,6 +61,7 @@ async def test_what_a_rule_made_of_events_is_counted_a_repeat_once(rules: Path) 
             assert (await client.post("/v1/events", json=event)).status_code == 202
         figures = world.gateway.metrics.figures()
         assert (figures["rules_triggered"], figures["rules_skipped"]) == ([("like", 2)], [("like", "own_action", 1)])
+        assert world.rules.sample.counts["like"] == [4, 2, 1], "four events matched, and two messages were made"
 
 
 async def test_a_notification_of_an_event_is_the_message_that_publishing_it_would_make(rules: Path) -> None:
