@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
+from engine.core.wire.records import UNREADABLE
 from engine.features.audit.keys import AUDIT_KEY
 from engine.store.storage_calls import StorageCalls
 
@@ -31,6 +32,8 @@ _DETAIL_BYTES_MAX: Final = 4096
 """Of the details of one act; longer ones are left out."""
 
 _USERS: Final = "/v1/users/"
+
+_details: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Act(Struct, frozen=True):
@@ -106,5 +109,9 @@ class AuditLog:
 
 
 def _act(entry: str, fields: Mapping[bytes, bytes]) -> Act:
-    tenant, by, jti, act, on = (fields.get(name, b"").decode() for name in (b"tenant", b"by", b"jti", b"act", b"on"))
-    return Act(tenant, by, jti, act, on, msgspec.json.decode(fields.get(b"details", b"{}")), entry)
+    tenant, by, jti, act, on = (fields.get(name, b"").decode(errors="replace") for name in (b"tenant", b"by", b"jti", b"act", b"on"))
+    try:
+        details = _details.decode(fields.get(b"details", b"{}"))
+    except UNREADABLE:  # one damaged act must not hide the others
+        details = {"damaged": True}
+    return Act(tenant, by, jti, act, on, details, entry)

@@ -86,6 +86,15 @@ async def test_a_wrong_query_is_refused_with_what_is_allowed(query: str) -> None
         assert (await client.get("/v1/audit")).status_code == 403
 
 
+async def test_a_damaged_act_hides_no_others(redis_client: Redis) -> None:
+    log = AuditLog(redis_client, Config())
+    await log.append(Act("acme", "root", "", "scale", "/v1/scale"))
+    await redis_client.xadd(AUDIT_KEY, {"tenant": "acme", "by": "root", "act": b"\xff", "on": "/v1/scale", "details": "[1"})
+    damaged, act = await log.page("", 10)
+    assert (act.act, damaged.details) == ("scale", {"damaged": True})
+    assert len([one async for one in log.about("acme:root")]) == 2
+
+
 async def test_the_log_is_read_by_pages_and_bounded(redis_client: Redis) -> None:
     log = AuditLog(redis_client, Config(audit_entries_max=100))
     for number in range(500):
