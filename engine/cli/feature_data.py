@@ -17,13 +17,13 @@ from engine.features.ray_events import keys as ray_events
 from engine.features.reach import stored as reach
 from engine.features.rules import stored as rules
 from engine.features.signals import keys as signals
-from engine.features.token_revocation import keys as token_revocation
+from engine.features.token_revocation import stored as token_revocation
 from engine.features.windows.core import aggregation_window as windows
 from engine.store.stored_kinds import FeatureData
 
 FEATURES: Final[Sequence[FeatureData]] = (
     FeatureData("audit", audit.INDEXES),
-    FeatureData("token revocation", token_revocation.INDEXES),
+    token_revocation.DATA,
     FeatureData("policy", policy.INDEXES),
     FeatureData("windows", judge_kinds=windows.KINDS),
     rules.DATA,

@@ -22,5 +22,5 @@ REVOCATION_TENANTS_KEY: Final = "revoked:tenants"
 REVOCATION_USELESS_KEY: Final = "revoked:useless"
 """List: ids in the log whose revocation was merged or has expired; the oldest go when there are too many."""
 
-INDEXES: Final = rb"revoked:(log|entries|expiries|state|tenants|useless)"
+INDEXES: Final = rb"revoked:(entries|expiries|state|tenants|useless)"
 """Keys without bodies and numbers of messages (`engine.store.stored_kinds`)."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import redis.asyncio as redis
@@ -127,10 +127,15 @@ def _revocations(entries: Sequence[Any]) -> list[Revocation]:
     found = []
     for entry_id, fields in entries:
         try:
-            found.append(revocation_of(_text(fields[b"e"]), int(fields[b"b"]), int(fields[b"x"])))
+            found.append(revocation_in(fields))
         except (KeyError, ValueError) as error:
             log.error("the revocation at %s cannot be read and is not in force: %r", entry_id, error)
     return found
+
+
+def revocation_in(fields: Mapping[bytes, bytes]) -> Revocation:
+    """The revocation in an entry of the log. Raises KeyError, ValueError: it is damaged."""
+    return revocation_of(_text(fields[b"e"]), int(fields[b"b"]), int(fields[b"x"]))
 
 
 def _position(entry_id: str) -> int:

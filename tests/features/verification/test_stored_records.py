@@ -14,10 +14,12 @@ from redis.asyncio import Redis
 from engine.actors import shard_features
 from engine.cli.feature_data import FEATURES
 from engine.config import Config
+from engine.core.model.revocation import Revocation
 from engine.core.model.routing import partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import Schedule, Timer
+from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Kinds, Verification
 from engine.store.external_streams import handed_events
@@ -250,7 +252,7 @@ async def test_a_damaged_record_of_a_feature_is_found(data: Redis, kind: str, ke
     assert found.advice
 
 
-@pytest.mark.parametrize(("kind", "key"), [("dead letter", "dead:t"), ("action", "actions:to:t")])
+@pytest.mark.parametrize(("kind", "key"), [("dead letter", "dead:t"), ("action", "actions:to:t"), ("revocation", "revoked:log")])
 async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key: str) -> None:
     before = (await Verification(data, FEATURES).run()).checked.get(kind, 0)
     entry = await data.xadd(key, {"data": "x", "crc32c": "00000000"})
@@ -278,3 +280,9 @@ async def test_a_damaged_name_of_a_key_hides_no_other_damage(data: Redis, key: b
 async def test_a_value_under_the_name_of_another_type_is_found(redis_client: Redis, key: str) -> None:
     await redis_client.set(key, "v")
     assert [(one.kind, one.key) for one in await damage_of(redis_client)] == [("unknown key", key)]
+
+
+async def test_whole_revocations_are_checked_and_whole(redis_client: Redis) -> None:
+    await RevocationLog(redis_client, Config()).append([Revocation("jti", "t", "token:1", int(time.time() * 1000) + 60_000)])
+    verified = await Verification(redis_client, FEATURES).run()
+    assert (verified.damage, verified.checked) == ([], {"revocation": 1})
