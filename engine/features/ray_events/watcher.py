@@ -21,8 +21,9 @@ that ran are lost, and told so, once; ended ones are stored as told or lie befor
 and are told when it is back. Redis is away: nothing is told, and nothing is forgotten. Two watchers run at once, such as one on a node that
 was given up: both send the same events under the same ids.
 
-An answer of 429 or 5xx, or no edge: the watcher waits, and sends the rest again. An event that is refused otherwise is logged, counted and
-taken as told: sent again, it would be refused again.
+An answer of 429 or 5xx, or no edge: the watcher waits, and sends the event again. It sends the others first, since an event may be refused
+for whom it is: the tenant has no room for a new user, say. One that is refused otherwise is logged, counted and taken as told: sent again,
+it would be refused again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from engine.errors import StorageUnavailable, Unavailable
 from engine.features.ray_events.core.event import RayEvent
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.incidents import Unhealthy, event_of_death
-from engine.features.ray_events.core.jobs import FollowedJobs, Job
+from engine.features.ray_events.core.jobs import FollowedJobs, Job, JobEnd
 from engine.features.ray_events.ray_apis import RayApis
 from engine.features.ray_events.store import RayEventsStore
 
@@ -59,7 +60,8 @@ _PATIENCE_CAP_S: Final = 10.0
 """Of that pause: one list that was slow, as on a machine that is busy for a while, holds up no end for longer."""
 _DEATHS_S: Final = 0.5
 _DEATHS: Final = 20
-"""Entries of the stream read at once."""
+_DEATHS_MANY: Final = 1000
+"""Entries of the stream read at once, and while an edge refuses some of them for now."""
 _AWAY_S: Final = 60.0
 """Without a list while the Jobs API fails, after which deaths in jobs are told without: to the operators, where no list has their job."""
 _SERVE_S: Final = 5.0
@@ -68,6 +70,8 @@ _RETRY_CAP_S: Final = 10.0
 _BATCH: Final = 50
 """Events in one call of an edge."""
 _AGAIN: Final = (401, 403, 408, 429)
+_OVERLOADED: Final = 3
+"""Events in a row that an edge refuses for now, after which the others wait too."""
 _SHOWN_CHARS: Final = 500
 _HORIZON_STEP_MS: Final = 600_000
 
@@ -97,6 +101,7 @@ class Watcher:
         self._asking = ThreadPoolExecutor(2, "ray")
         self._told = 0
         self._taken = set[str]()  # ids of events that an edge has, and that are not stored as told yet
+        self._late = dict[str, None]()  # ids of events that an edge refused for now, the last one last: they are sent in this order
         self._refused = 0
         self._running = 0
         self._faults: dict[str, str] = {"jobs": "not asked yet"}
@@ -169,19 +174,31 @@ class Watcher:
         if seen.began:
             await self._store.set_running(seen.began)
             followed.stored_running(seen.began)
-        for start in range(0, len(seen.ended), _BATCH):
-            ended = seen.ended[start : start + _BATCH]
-            await self._tell([one.event for one in ended])
-            for one in ended:
-                await self._store.set_told(one.key, one.end_ms)
-                self._taken.discard(one.event.id)
-                followed.stored_told(one.key)
+        fault = await self._tell_ends(followed, seen.ended)
         self._running = len(followed.running)
+        if fault:
+            raise Unavailable(fault)
         horizon_ms = followed.next_horizon(now_ms)
         if horizon_ms - followed.horizon_ms >= _HORIZON_STEP_MS:
             stored = await self._store.move_horizon(horizon_ms)
             followed.stored_horizon(stored.horizon_ms, stored.told)
         return min(_PATIENCE * took_s, _PATIENCE_CAP_S)
+
+    async def _tell_ends(self, followed: FollowedJobs, ends: Sequence[JobEnd]) -> str:
+        """Tell these ends, and store which are told; why not all are, "" when they are."""
+        late = {id: place for place, id in enumerate(self._late, 1)}
+        left, fault = sorted(ends, key=lambda one: late.get(one.event.id, 0)), ""
+        for start in range(0, len(left), _BATCH):
+            some = left[start : start + _BATCH]
+            fault = await self._tell([one.event for one in some]) or fault
+            told = [one for one in some if one.event.id in self._taken]
+            for one in told:
+                await self._store.set_told(one.key, one.end_ms)
+                self._taken.discard(one.event.id)
+                followed.stored_told(one.key)
+            if not told:
+                break
+        return fault
 
     async def _list_jobs(self) -> tuple[list[Job], float]:
         """All jobs, and how long the dashboard took for them, in seconds. Raises Unavailable."""
@@ -198,25 +215,33 @@ class Watcher:
     # -- deaths ------------------------------------------------------------------------------------------------------------
     async def _tell_deaths(self) -> float:
         """Tell what is in the stream: first what belongs to no job, which waits for no list of them."""
-        while (followed := self._followed) is not None and (entries := await self._store.waiting(_DEATHS)):
+        while (followed := self._followed) is not None:
+            # Many where an edge refuses some for now: the others are behind those.
+            if not (entries := await self._store.waiting(_DEATHS_MANY if self._late else _DEATHS)):
+                break
             deaths = [death for _, found in entries for death in found]
-            of_jobs = [death for death in deaths if death.job]
-            told = await self._tell_of(followed, [death for death in deaths if not death.job])
-            if of_jobs:
+            events = await self._events_of(followed, [death for death in deaths if not death.job])
+            fault = await self._tell([*events.values()])
+            if of_jobs := [death for death in deaths if death.job]:
                 await self._list_after()
-                told += await self._tell_of(followed, of_jobs)
-            await self._store.settle([id for id, _ in entries])
-            self._taken.difference_update(told)
+                events |= (later := await self._events_of(followed, of_jobs))
+                fault = await self._tell([*later.values()]) or fault
+            waiting = {death for death, event in events.items() if event.id not in self._taken}
+            told = [id for id, found in entries if waiting.isdisjoint(found)]
+            if told:
+                await self._store.settle(told)
+            kept = {death for _, found in entries if not waiting.isdisjoint(found) for death in found}
+            self._taken.difference_update(event.id for death, event in events.items() if death not in kept)
+            if fault:
+                raise Unavailable(fault)
         return 0.0
 
-    async def _tell_of(self, followed: FollowedJobs, deaths: Sequence[Death]) -> list[str]:
-        """Tell these deaths; the ids of their events."""
+    async def _events_of(self, followed: FollowedJobs, deaths: Sequence[Death]) -> dict[Death, RayEvent]:
+        """The events of these deaths, but of those that the end of a job tells."""
         nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
         users = self._config.ray_events_users
-        made = (event_of_death(death, followed.job_of(death.job, death.at_ms), nodes.get(death.id, ""), users) for death in deaths)
-        events = [event for event in made if event is not None]
-        await self._tell(events)
-        return [event.id for event in events]
+        made = {death: event_of_death(death, followed.job_of(death.job, death.at_ms), nodes.get(death.id, ""), users) for death in deaths}
+        return {death: event for death, event in made.items() if event is not None}
 
     async def _list_after(self) -> None:
         """Wait for a list of jobs that begins now or later, however long it takes; but not while the Jobs API is away."""
@@ -229,6 +254,7 @@ class Watcher:
     # -- Serve -------------------------------------------------------------------------------------------------------------
     async def _watch_serve(self) -> float:
         """Compare the applications with the stored incidents."""
+        fault = ""
         apps = {app.app: app for app in await self._ask(self._apis.unhealthy_apps)}
         incidents = await self._store.unhealthy()
         if healthy := incidents.keys() - apps.keys():
@@ -241,29 +267,45 @@ class Watcher:
                 since_ms = self._now_ms()
                 await self._store.set_unhealthy(name, since_ms, told=False)
             event = app.event(since_ms, self._config.ray_events_users)
-            await self._tell([event])
-            await self._store.set_unhealthy(name, since_ms, told=True)
-            self._taken.discard(event.id)
+            fault = await self._tell([event]) or fault
+            if event.id in self._taken:
+                await self._store.set_unhealthy(name, since_ms, told=True)
+                self._taken.discard(event.id)
+        if fault:
+            raise Unavailable(fault)
         return 0.0
 
     # -- both --------------------------------------------------------------------------------------------------------------
-    async def _tell(self, events: Sequence[RayEvent]) -> None:
-        """Give events to an edge; returns when each is accepted or refused for good, and in `_taken`. Raises Unavailable: not all are."""
-        left = [event for event in events if event.id not in self._taken]
-        for start in range(0, len(left), _BATCH):
-            sent = left[start : start + _BATCH]
-            answers = await self._edges.publish(self._config.ray_events, _PATH, [event.body() for event in sent])
+    async def _tell(self, events: Sequence[RayEvent]) -> str:
+        """Give events to an edge. Those that are accepted, or refused for good, are in `_taken` then; why not all are, "" when they are."""
+        left = [event for event in {event.id: event for event in events}.values() if event.id not in self._taken]
+        late = {id: place for place, id in enumerate(self._late, 1)}
+        left.sort(key=lambda event: late.get(event.id, 0))
+        fault, in_a_row = "", 0
+        while left and in_a_row < _OVERLOADED:
+            sent = left[:_BATCH]
+            try:
+                answers = await self._edges.publish(self._config.ray_events, _PATH, [event.body() for event in sent])
+            except Unavailable as error:
+                return str(error)
+            if not answers:
+                return "an edge has not taken all events"
             for event, (status, _, body) in zip(sent, answers, strict=False):
                 if status in _AGAIN or status >= 500:
-                    raise Unavailable(f"an edge answers {status}")
+                    fault, in_a_row = f"an edge answers {status}", in_a_row + 1
+                    self._late.pop(event.id, None)
+                    self._late[event.id] = None
+                    continue
+                in_a_row = 0
+                self._late.pop(event.id, None)
                 self._taken.add(event.id)
                 if status < 300 or status == 409:  # 409: it was told with another text
                     self._told += 1
                 else:
                     self._refused += 1
                     log.error("the event %s was refused with %d: %s", event.id, status, body.decode(errors="replace")[:_SHOWN_CHARS])
-            if len(answers) < len(sent):
-                raise Unavailable("an edge has not taken all events")
+            del left[: len(answers)]
+        return fault
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._asking, question)

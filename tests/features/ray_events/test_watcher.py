@@ -82,12 +82,15 @@ class Edges:
         self.statuses: list[int] = []
         self.loses = False
         self.takes_s = 0.0
+        self.never = set[str]()  # jobs and nodes whose events it refuses for now, however often
 
     async def publish(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[tuple[int, dict[str, str], bytes]]:
         assert (tenant, path) == ("team", "/v1/events")
         answers = []
         for body in bodies:
             status = self.statuses.pop(0) if self.statuses else 202
+            if any(f":{name}" in json.loads(body)["id"] for name in self.never):
+                status = 429
             answers.append((status, {}, b"{}"))
             if status == 202:
                 event = json.loads(body)
@@ -174,6 +177,25 @@ async def test_ends_wait_while_the_engine_is_overloaded(redis_client: Redis) -> 
     edges.statuses = [202, 429, 503]
     async with watching(ray, edges, redis_client):
         await until(lambda: len(edges.events) == 3)
+
+
+async def test_events_that_an_edge_never_takes_hold_up_no_others(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant that has all its users answers 429 to an event that names a new one, for as long as that is so."""
+    monkeypatch.setattr(watcher_module, "_BATCH", 2)
+    monkeypatch.setattr(watcher_module, "_DEATHS", 2)
+    ray, edges, store = Ray(), Edges(), RayEventsStore(redis_client, CONFIG)
+    edges.never = {f"new-{number}" for number in range(5)} | {f"0{number}" for number in range(5)}
+    ray.listed = [job(name, "FAILED", NOW + number) for number, name in enumerate([*sorted(edges.never), "a", "b", "c"])]
+    for id in (*sorted(edges.never), "11", "12", "13"):
+        await store.append([death("node", id)])
+    async with watching(ray, edges, redis_client):
+        await until(lambda: len(edges.events) == 6)
+        await until(lambda: store.jobs(0), holds=lambda stored: len(stored.told) == 3)
+        await until(lambda: store.waiting(99), holds=lambda waiting: len(waiting) == 10)
+        edges.never = set()
+        await until(lambda: len(edges.events) == 26)
+        await until(lambda: store.waiting(1), holds=lambda waiting: waiting == [])
+    assert edges.repeats == 0
 
 
 async def test_an_event_that_is_refused_stops_no_other(redis_client: Redis) -> None:
