@@ -104,6 +104,7 @@ class Access:
         """The bearer, the mailbox key of the query's `user` or of the bearer, and whether it is another user's."""
         user = self.queried_user(request)
         principal = self.authenticate(request, "connect" if user is None else "")
+        check_own_tenant(principal, request.query_params)
         return principal, *mailbox_of(principal, user)
 
     def queried_user(self, request: Request) -> str | None:
