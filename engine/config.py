@@ -351,6 +351,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inbox_reads_max: Positive = 1000  # reads of inboxes that wait for storage at one shard: half a second of Redis
     inbox_unwritten_bytes_max: Positive = 32 << 20  # acknowledged messages at one shard that no checkpoint has written: beyond it one is
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
+    confirm_user_max: Positive = 5  # mails of confirmation that one user causes in a day: nobody has more addresses to try
+    confirm_address_max: Positive = 3  # ... and that one address gets, whoever asks: a stranger's, perhaps
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
     digest_messages_max: Positive = 1000  # missed messages that one digest tells of, the newest: about 15 ms of an edge, in a thread

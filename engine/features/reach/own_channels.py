@@ -8,7 +8,7 @@ Until the button is pressed nothing is kept: user and address are in the link, s
 `LINK_S`. So a crash loses a mail at most, and the user asks again. The mail is sent within the request, which fails when the mail
 server does not take it: with 503 for now, with 422 for good.
 
-Whom such mails could bother: `_ADDRESS_MAX` in a day to one address, whoever asks, and `_USER_MAX` for one user. They have no
+Whom such mails could bother: `confirm_address_max` in a day to one address, whoever asks, and `confirm_user_max` for one user. They have no
 text of the user's own. The counters name users and addresses by a digest, and expire. A mail that the server does not take now is not
 counted; one that it refuses for good is, since the next one would be, too.
 """
@@ -40,9 +40,7 @@ from engine.publish import media_types
 
 PATH: Final = "/v1/channels/confirm"
 
-_SPAN_MS: Final = 86_400_000  # in which the two limits below count
-_USER_MAX: Final = 5  # mails of confirmation that one user causes: nobody has more addresses to try in a day
-_ADDRESS_MAX: Final = 3  # ... and that one address gets, whoever asks: a stranger's, perhaps
+_SPAN_MS: Final = 86_400_000  # in which `confirm_user_max` and `confirm_address_max` count
 _CALLS_MAX: Final = 8  # mails of confirmation that one edge sends at once; beyond them 503
 
 
@@ -108,7 +106,7 @@ class OwnChannels:
         try:
             if (await self._addresses.read(key)).email == email:
                 return {"email": email}
-            limits = {_digest("user", key): _USER_MAX, _digest("address", email.lower()): _ADDRESS_MAX}
+            limits = {_digest("user", key): config.confirm_user_max, _digest("address", email.lower()): config.confirm_address_max}
             asked = await self._addresses.count_asked(limits, _SPAN_MS)
             if asked.wait_ms:
                 raise too_many_requests("too many mails of confirmation were asked for", whole_seconds(asked.wait_ms))
