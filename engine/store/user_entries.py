@@ -40,7 +40,7 @@ async def find_user_entries(client: redis.Redis, key: str) -> AsyncIterator[User
             _, following, found = await _SCRIPT.run(client, [stream], ["find", start, _ENTRIES, *fields])
             for entry, flat in found:
                 pairs = zip(flat[::2], flat[1::2], strict=True)
-                yield UserEntry(name, entry.decode(), {field.decode(): value for field, value in pairs}, target)
+                yield UserEntry(name, entry.decode(), {field.decode(errors="replace"): value for field, value in pairs}, target)
             start = following.decode()
 
 

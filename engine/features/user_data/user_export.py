@@ -128,5 +128,5 @@ def _entry_json(found: UserEntry) -> dict[str, Any]:
         if name == "body":
             members["notification"] = Raw(value)
         elif name not in ("tenant", FIELD):
-            members[name] = int(value) if name in _NUMBERS and value.isdigit() else value.decode()
+            members[name] = int(value) if name in _NUMBERS and value.isdigit() else value.decode(errors="replace")
     return members

@@ -55,6 +55,13 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
 
 
+async def test_a_damaged_session_event_does_not_end_an_export(redis_client: Redis) -> None:
+    await redis_client.xadd(SESSION_STREAM_KEY, {"event": b"\xff", b"d\xff": "x", "tenant": "default", "user": "u1", "at": "12"})
+    async with edge_world(storage=redis_client) as world, world.http(scopes="operator") as client:
+        (entry,) = (await client.get("/v1/users/u1/export")).json()["entries"]
+    assert (entry["event"], entry["at"]) == ("\ufffd", 12)
+
+
 async def test_an_export_has_more_bytes_of_one_read_than_a_stream_keeps(redis_client: Redis) -> None:
     """A stream is measured after 64 more entries, so it may have more until then; these are parted by acknowledged ones."""
     async with edge_world(offline_bytes_max=1 << 20) as world:
