@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from engine import __version__
 from engine.config import Config
@@ -59,6 +59,7 @@ ROOM_BYTES: Final = 64 << 20
 _SAVE_TIMEOUT_S: Final = 3600.0  # some hundred gigabytes
 _POLL_S: Final = 0.02
 _POLL_MAX_S: Final = 0.5
+_BUSY: Final = ("Another child process is active", "Background save already in progress")
 _RETRY_S: Final = 60.0  # after a failure, or a failed daily snapshot would be missed for a day
 
 
@@ -263,8 +264,12 @@ async def _save(client: redis.Redis, dump: Path) -> None:
         if not begun and not busy:
             for stale in (dump, *dump.parent.glob("temp-*.rdb")):  # of a Redis that was killed while it wrote one
                 stale.unlink(missing_ok=True)
-            await client.bgsave(schedule=False)  # an error reply when its child process could not be started
-            begun = True
+            try:
+                await client.bgsave(schedule=False)  # an error reply when its child process could not be started
+                begun = True
+            except ResponseError as error:
+                if not str(error).startswith(_BUSY):  # the engine has begun to write the append-only file anew since it was asked
+                    raise
         elif time.monotonic() > deadline:
             raise SnapshotFailed(f"Redis has not written a snapshot after {_SAVE_TIMEOUT_S:.0f} s")
         await asyncio.sleep(pause_s)

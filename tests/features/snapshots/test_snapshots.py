@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -93,6 +94,25 @@ async def test_an_old_snapshot_that_stays_is_told_and_goes_later(config: Config)
                     await snapshots.take(client, 1)
         taken = await snapshots.take(client, 1)
     assert [path for path in folder.iterdir() if path.is_dir()] == [taken.path]
+
+
+async def test_a_rewrite_of_the_log_that_begins_first_is_waited_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(config) as client:
+        await client.mset({f"key-{number}": "x" for number in range(300)})
+        await client.config_set("rdb-key-save-delay", 1000)  # microseconds: the rewrite is not over when BGSAVE comes
+        info, rewrites = client.info, 0
+
+        async def then_rewrite(section: str | None = None) -> Any:
+            nonlocal rewrites
+            answer = await info(section)
+            if section == "persistence" and not rewrites:
+                rewrites += 1
+                await client.bgrewriteaof()
+            return answer
+
+        monkeypatch.setattr(client, "info", then_rewrite)
+        await Snapshots(config.data_dir).take(client, 2)
+    assert rewrites == 1
 
 
 async def test_two_are_not_taken_at_once(config: Config) -> None:
