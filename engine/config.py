@@ -518,6 +518,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     autoscale_up_share: float = 0.7  # of what an actor can do: queues are still short, and a machine for the next one takes a minute
     autoscale_down_share: float = 0.3  # less than half of that, or the second actor would be ended as soon as it has come
     connection_moves_per_s: Positive = 50  # of an edge, when another one joins: a twentieth of what an edge can welcome
+    connection_moves_min: Positive = 50  # an edge with so many more than the mean lets them go: fewer are no load
     autoscale_target_share: float = 0.5  # which a change of the number aims at; between both, so that its own effect does not undo it
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
 

@@ -105,7 +105,7 @@ LISTS_OF_FEATURES = {
     "actors/controller_features.py": "of the controller",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
-    "cli/settings.py": "with settings",
+    "cli/feature_settings.py": "with settings",
     "cli/feature_data.py": "with data that `engine verify` checks",
     "__main__.py": "with commands",
 }

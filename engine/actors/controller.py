@@ -104,7 +104,7 @@ class Controller:
         self._lifelines = Lifelines(self._peer, self._on_break)
         self._asking: set[asyncio.Task[None]] = set()  # those whose process has ended, and waiting for their next ones
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
-        self._connection_balance = ConnectionBalance(config.connection_moves_per_s)
+        self._connection_balance = ConnectionBalance(config.connection_moves_per_s, config.connection_moves_min)
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began

@@ -33,15 +33,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Struct, inspect
 
+from engine.cli.feature_settings import FEATURES
 from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, Section, check, require
 from engine.errors import ConfigError
-from engine.features.actions import settings as actions
-from engine.features.autoscaling import settings as autoscaling
-from engine.features.history import settings as history
-from engine.features.ray_events import settings as ray_events
-from engine.features.reach import settings as reach
-from engine.features.sources import settings as sources
-from engine.features.traces import settings as traces
 
 TOML_PATH: Final = "engine.toml"
 DEFAULT: Final = "default"
@@ -156,7 +150,6 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
         },
     ),
-    "autoscale": autoscaling.SECTION,
     "tenants": Section(
         "quotas of each tenant, for an engine that several share; beyond one 429; 0 for none",
         {
@@ -171,12 +164,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "tenant_cap_max": "messages of one of its own categories to a user within a day, at most; 0: any number",
         },
     ),
-    "history": history.SECTION,
-    "ray": ray_events.SECTION,
-    "ingest": sources.SECTION,
-    "traces": traces.SECTION,
-    "channels": reach.SECTION,
-    "actions": actions.SECTION,
+    **dict(FEATURES),
 }
 """All published settings, in the order in which they are listed."""
 

@@ -170,7 +170,7 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
             "[zzzzzz]\n",
             [
                 "no section 'zzzzzz'",
-                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, ray, ingest, "
+                "engine, edge, redis, auth, delivery, limits, links, tenants, autoscale, history, ray, ingest, "
                 "traces, channels, actions, internal",
             ],
         ),

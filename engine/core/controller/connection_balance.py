@@ -21,9 +21,6 @@ from typing import Any, Final
 _UNEVEN: Final = 1.25
 """Times the mean that an edge must have before it releases connections."""
 
-_UNEVEN_MIN: Final = 50
-"""Connections above the mean that are worth a round: fewer are no load."""
-
 _ROUNDS_MAX: Final = 8
 """With two edges, of which one is new, each round halves the difference."""
 
@@ -36,10 +33,12 @@ class ConnectionBalance:
 
     Args:
         per_s: connections that an edge releases in a second.
+        uneven_min: connections above the mean that are worth a round.
     """
 
-    def __init__(self, per_s: int) -> None:
+    def __init__(self, per_s: int, uneven_min: int) -> None:
         self._per_s = per_s
+        self._uneven_min = uneven_min
         self._known: dict[int, Any] = {}  # by edge, its process when it served last
         self._rounds = 0  # that are left
         self._after_ms = 0.0  # no round before
@@ -59,7 +58,7 @@ class ConnectionBalance:
         if not self._rounds or now_ms < self._after_ms:
             return {}
         mean = sum(counts.values()) / max(len(counts), 1)
-        surplus = {edge: count - int(mean) for edge, count in counts.items() if count > _UNEVEN * mean and count >= mean + _UNEVEN_MIN}
+        surplus = {edge: count - int(mean) for edge, count in counts.items() if count > _UNEVEN * mean and count >= mean + self._uneven_min}
         if surplus:
             self._rounds -= 1
             self._after_ms = now_ms + max(surplus.values()) * 1000 // self._per_s + _RETURN_MS

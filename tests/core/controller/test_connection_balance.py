@@ -14,7 +14,7 @@ ROUND_MS = 2000
 
 
 def balance() -> ConnectionBalance:
-    return ConnectionBalance(PER_S)
+    return ConnectionBalance(PER_S, UNEVEN_MIN)
 
 
 def processes(count: int, started: int = 1) -> dict[int, tuple[int, int]]:
