@@ -60,41 +60,49 @@ class RecordedEvents:
             await pipeline.execute()
 
     async def newest(self, limit: int, since_ms: int) -> list[RecordedEvent]:
-        """The newest so many, newest first, of those added at or after this time. Raises StorageUnavailable."""
+        """The newest so many, newest first, of those added at or after this time, as far as they can be read. Raises StorageUnavailable."""
         with StorageCalls("recorded events"):
             found: Any = await self._client.xrevrange(RECORDED_EVENTS_KEY, min=f"{since_ms}-0", count=limit)
-        return [_event(fields) for _, fields in found]
+        return [read[0] for _, fields in found if (read := _decoded(fields)) is not None]
 
     async def of_user(self, key: str) -> AsyncIterator[RecordedEvent]:
         """The events of the user with this mailbox key, the oldest first. Raises StorageUnavailable."""
         async for _, event in self._of_user(key):
-            yield event
+            if event is not None:
+                yield event
 
-    async def _of_user(self, key: str) -> AsyncIterator[tuple[bytes, RecordedEvent]]:
-        """With their entries."""
+    async def _of_user(self, key: str) -> AsyncIterator[tuple[bytes, RecordedEvent | None]]:
+        """With their entries; also those of events that cannot be read, which may be the user's."""
         tenant, user = split_key(key)
         start = b"-"
         while True:
             with StorageCalls("recorded events"):
                 found: Any = await self._client.xrange(RECORDED_EVENTS_KEY, min=start, count=_READ)
             for entry, fields in found:
-                event = _event(fields)
-                if event.tenant == tenant and _names(msgspec.json.decode(event.body), user):
-                    yield entry, event
+                read = _decoded(fields)
+                if read is None:
+                    yield entry, None
+                elif read[0].tenant == tenant and _names(read[1], user):
+                    yield entry, read[0]
             if len(found) < _READ:
                 return
             start = b"(" + found[-1][0]
 
     async def erase(self, key: str) -> None:
-        """Delete the events of a user. Raises StorageUnavailable."""
+        """Delete the events of a user, and those that cannot be read. Raises StorageUnavailable."""
         entries = [entry async for entry, _ in self._of_user(key)]
         with StorageCalls("recorded events"):
             if entries:
                 await self._client.xdel(RECORDED_EVENTS_KEY, *entries)
 
 
-def _event(fields: dict[bytes, bytes]) -> RecordedEvent:
-    return RecordedEvent(fields[b"t"].decode(), fields[b"d"].decode(), int(fields[b"a"]), bytes(fields[b"e"]))
+def _decoded(fields: dict[bytes, bytes]) -> tuple[RecordedEvent, Any] | None:
+    """The event, and what its body says; None where storage has damaged them."""
+    try:
+        event = RecordedEvent(fields[b"t"].decode(), fields[b"d"].decode(), int(fields[b"a"]), bytes(fields[b"e"]))
+        return event, msgspec.json.decode(event.body)
+    except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
 
 
 def _names(event: Any, user: str) -> bool:

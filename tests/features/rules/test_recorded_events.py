@@ -63,6 +63,16 @@ async def test_a_deeply_nested_event_stops_no_erasure(redis_client: Redis) -> No
     assert [one.delivery for one in await events.newest(9, 0)] == ["deep"]
 
 
+async def test_a_damaged_event_stops_no_erasure_and_no_dry_run(redis_client: Redis) -> None:
+    events, now_ms = RecordedEvents(redis_client, Config()), int(time.time() * 1000)
+    await events.add([RecordedEvent("t", "ann", now_ms, b'{"user":"ann"}'), RecordedEvent("t", "damaged", now_ms, b'{"user":')])
+    await redis_client.xadd(RECORDED_EVENTS_KEY, {"t": "t"})
+    assert [one.delivery for one in await events.newest(9, 0)] == ["ann"]
+    assert [one.delivery async for one in events.of_user("t:ann")] == ["ann"]
+    await events.erase("t:bob")
+    assert await redis_client.xlen(RECORDED_EVENTS_KEY) == 1
+
+
 async def test_storage_that_is_away_is_told() -> None:
     client = Redis(host="127.0.0.1", port=1)
     events = RecordedEvents(client, Config())
