@@ -30,7 +30,8 @@ is (`engine.actors.shard_tasks.storage_reads`). Only its user waits.
     an old incarnation of the source     cannot store the map: its successor has taken the slots' epochs, and read the map again
     an old incarnation of the target     cannot journal anything, as ever
     the controller                       is not needed: the target reads the map every `_POLL_S`, and edges when they are told to wait
-    storage of the slots                 the hand-over waits; meanwhile nobody accepts anything
+    storage of the slots                 the hand-over waits; meanwhile nobody accepts anything. When it has lost what was written of the
+                                         slots, the source replaces the data epoch before it stores the map
     the first store                      the hand-over goes on. After the store is back: the target writes the events, edges have
                                          repeated their nacks and erasures there, and broadcasts go on at each mailbox's cursor
 """
@@ -40,6 +41,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -51,9 +53,11 @@ from engine.actors.shard_tasks.checkpoints import Checkpoints
 from engine.core.model.routing import NOBODY, SlotMap
 from engine.core.shard.poison import refused_after
 from engine.core.shard.shard import ShardCore
-from engine.errors import Fenced
+from engine.errors import DataLost, Fenced
 from engine.store.external_streams import forget_handed, handed_events, read_inherited
 from engine.store.journal import Journal
+from engine.store.loss_detector import LossDetector, SlotWrites
+from engine.store.redis_client import replace_data_epoch
 from engine.store.slot_map import hand_over_slots, require_slot_map
 
 log = logging.getLogger(__name__)
@@ -202,16 +206,23 @@ class SlotMover:
         while core.storage_away or release.appends():  # a group that was refused is rolled back first
             await asyncio.sleep(_WAIT_S)
         writes = self._journal.loss_detector.slots
-        epochs = {slot: writes[slot].epoch for slot in slots}
+        left = {slot: writes[slot] for slot in slots}
         self._journal.leave(slots)
-        handed_over = await self._store_map(epochs, to)
+        handed_over = await self._store_map(left, to)
         self._served.difference_update(slots)
         release.end(handed_over=handed_over)
         core.slot_map = self._masked()
 
-    async def _store_map(self, epochs: Mapping[int, int], to: int) -> bool:
+    async def _store_map(self, left: Mapping[int, SlotWrites], to: int) -> bool:
         """Give the slots away; returns False when nobody is left to have them: this shard adopts them again."""
         client, index = self._client, self._core.index
+        epochs = {slot: writes.epoch for slot, writes in left.items()}
+        written = LossDetector(dict(left))
+
+        async def store(after: SlotMap) -> bool:
+            await self._tell_loss(written)
+            return await hand_over_slots(client, epochs, after, to, events)
+
         events = handed_events(self._core.slot_release.session_events)
         while True:
             await self._refresh()
@@ -220,10 +231,23 @@ class SlotMover:
             if to not in self.stored.local(self.stored.shards):
                 return False
             after = self.stored.with_owner(epochs, to)
-            if await self._retry(lambda after=after: hand_over_slots(client, epochs, after, to, events)):  # type: ignore[misc]
+            if await self._retry(partial(store, after)):
                 self.stored = after
                 self._on_map(after)
                 return True
+
+    async def _tell_loss(self, written: LossDetector) -> None:
+        """Replace the data epoch when storage has lost what was written of slots that this shard has left: nobody else would notice."""
+        try:
+            await written.check(self._client)
+        except Fenced:
+            return  # perhaps by the new owner, after an attempt whose answer was lost: `hand_over_slots` finds out
+        except DataLost as lost:
+            core, now_ms = self._core, self._now_ms()
+            log.critical("shard %d hands over what storage has left: %s", core.index, lost)
+            core.data_epoch_changed(await replace_data_epoch(self._client, core.data_epoch, now_ms // 1000), now_ms)
+            self._flush()
+            written.slots.clear()
 
     # -- Adopting. -----------------------------------------------------------------------------------------------------
     async def _adopt_new(self) -> None:
@@ -232,7 +256,7 @@ class SlotMover:
             return
         log.info("shard %d adopts %d slots", self._core.index, len(slots))
         await self._retry(self._incarnation.confirm)
-        await self._retry(self._journal.check)
+        await self._retry(self._checkpoints.compare)  # no number may be given under a data epoch that the last owner has replaced
         epoch = await self._retry(lambda: self._journal.take_over(slots))
         unread = set(slots)
         await self._retry(lambda: self._recovery.replay(unread))

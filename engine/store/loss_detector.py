@@ -50,8 +50,8 @@ class LossDetector:
         slots: the slots that the shard may write, each until it hands the slot over.
     """
 
-    def __init__(self) -> None:
-        self.slots: dict[int, SlotWrites] = {}
+    def __init__(self, slots: dict[int, SlotWrites] | None = None) -> None:
+        self.slots = slots or {}
 
     def opened(self, slots: Iterable[int], epoch: int) -> None:
         """Begin a new epoch of these slots, without writes."""

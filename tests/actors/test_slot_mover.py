@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import redis
 from redis.asyncio import Redis
 
 from engine.actors import slot_mover
+from engine.actors.slot_mover import SlotMover
 from engine.config import Config
 from engine.core.model.routing import slot_of, spread
 from engine.core.policy.profile import Profile
@@ -21,6 +23,7 @@ from engine.errors import Fenced
 from engine.store.keys import SLOTS_KEY
 from engine.store.redis_client import claim_data_epoch
 from engine.store.slot_map import claim_slot_map, encode_slot_map, hand_over_slots, require_slot_map, swap_slot_map
+from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
 from tests.support.shard_process import ShardProcess, shard_process
 from tests.support.waiting import until
@@ -121,6 +124,30 @@ async def test_a_shard_that_dies_after_it_has_handed_over_leaves_nothing_to_its_
         assert (await target.post(ANN, "three")).seq == 3
         await target.attach(1, ANN)
         await until(lambda: target.delivered(1) == [1, 2, 3])
+
+
+async def test_what_storage_loses_before_it_has_the_map_is_announced(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source has forgotten the slot, and the target has not read it."""
+    store_map = SlotMover._store_map
+    async with shard_process(config) as source, shard_process(config, 1) as target:
+        welcome = await source.attach(1, ANN)
+        await source.post(ANN, "one")
+        before = await Moment.taken(redis_client)
+        assert (await source.post(ANN, "two")).seq == 2
+
+        async def cut(mover: SlotMover, *args: Any) -> bool:
+            await before.come_back()
+            return await store_map(mover, *args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SlotMover, "_store_map", cut)
+            await move([ANNS], source, target, 1)
+        again = await target.attach(7, ANN, welcome.epoch, 2)
+        assert again.resumed == "gap"
+        assert again.epoch != welcome.epoch
+        assert (await target.post(ANN, "three")).seq == 2
 
 
 async def given_to_another(redis_client: Redis) -> int:

@@ -126,10 +126,16 @@ class Checkpoints:
         """Check that storage has lost nothing, and that no newer process is this shard: one with nothing to write would not detect it."""
         try:
             await self._incarnation.confirm()
-            data_epoch = await self._journal.check()
+            await self.compare()
         except StorageUnavailable as error:
             log.info("shard %d: %s", self._core.index, error)
-            return
+
+    async def compare(self) -> None:
+        """Check that storage has what the shard wrote, and take the data epoch over that another shard has replaced.
+
+        Raises as `Journal.check`, and DataLost when the data epoch is an older one.
+        """
+        data_epoch = await self._journal.check()
         if int(data_epoch, 36) < int(self._core.data_epoch, 36):
             raise DataLost(f"storage has lost the data epoch {self._core.data_epoch}, it is {data_epoch}")
         if data_epoch != self._core.data_epoch:
