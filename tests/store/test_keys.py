@@ -87,7 +87,7 @@ def test_a_key_of_a_feature_that_is_left_out_is_unknown() -> None:
     assert [left_out.of(key)[0] for key in (b"questions:due", b"s1:answers:t:u")] == ["unknown key", "unknown key"]
 
 
-def test_the_check_of_data_at_rest_knows_the_trimmed_mark_of_every_stream() -> None:
+def test_the_check_knows_the_trimmed_mark_of_every_stream() -> None:
     streams = (keys.SESSION_STREAM_KEY, keys.OUTCOME_STREAM_KEY, keys.dead_letter_key("t"))
     kinds = Kinds(FEATURES)
     assert [kinds.of(keys.trimmed_mark_key(stream).encode()) for stream in streams] == [("", 0)] * 3

@@ -44,7 +44,7 @@ async def test_caught_mails_of_an_erased_user_go(redis_client: Redis) -> None:
     assert [mail.key for mail in await caught.read()] == ["acme:bob"]
 
 
-async def test_a_caught_mail_that_cannot_be_read_hides_no_other_and_goes_with_an_erasure(redis_client: Redis) -> None:
+async def test_an_unreadable_caught_mail_hides_no_other_and_is_erased(redis_client: Redis) -> None:
     caught = CaughtMails(redis_client)
     for user in ("ann", "bob"):
         await EmailChannel(Config(**SETTINGS), caught).send(step(user), f"{user}@example.org")

@@ -111,7 +111,7 @@ async def test_new_messages_are_read_behind_one_that_waits(stream: JetStreamCont
     assert [row.body for row in await reader.read(10)] == [b"0", b"2", b"3"]
 
 
-async def test_a_look_for_new_messages_whose_time_is_over_loses_no_held_one(
+async def test_a_look_for_new_messages_that_ends_loses_no_held_one(
     stream: JetStreamContext, reader: NatsStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client raises asyncio's error where its time ends between its two requests."""

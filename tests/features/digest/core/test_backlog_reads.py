@@ -136,7 +136,7 @@ def test_acknowledged_bodies_that_are_in_storage_only_are_named_by_their_numbers
     assert unread(box) == ([], [4, 3, 2, 1], [4, 2], False)
 
 
-def test_a_message_of_a_window_has_no_key_by_which_another_replaces_it() -> None:
+def test_a_message_of_a_window_has_no_key_to_be_replaced_by() -> None:
     box = Mailbox(KEY, 0)
     for seq, merge in enumerate((None, Merge(300), Merge(300, True)), 1):
         box.append(Message(seq, Envelope(f"m{seq}", b"", 1, True, b"body", "likes", merge), 10**6, 0), b"", 10)
