@@ -126,9 +126,7 @@ async def test_a_shard_that_dies_after_it_has_handed_over_leaves_nothing_to_its_
         await until(lambda: target.delivered(1) == [1, 2, 3])
 
 
-async def test_what_storage_loses_before_it_has_the_map_is_announced(
-    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_loss_before_the_map_is_stored_is_announced(config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source has forgotten the slot, and the target has not read it."""
     store_map = SlotMover._store_map
     async with shard_process(config) as source, shard_process(config, 1) as target:

@@ -164,7 +164,7 @@ REQUESTS = st.lists(st.lists(st.sampled_from([*KINDS]), min_size=1, max_size=3),
 @given(st.lists(st.sampled_from(FATES), min_size=20, max_size=60), REQUESTS, st.sampled_from([*STORES]))
 @example(["reply lost"] * 25, [["now", "later", "to all later"]], "one store")
 @example(["applied late"] * 8, [["now"], ["later"], ["now"]], "two stores")
-def test_what_is_accepted_is_stored_and_what_is_not_can_be_repeated(fates: list[str], requests: list[list[str]], stores: str) -> None:
+def test_accepted_items_are_stored_and_others_can_be_repeated(fates: list[str], requests: list[list[str]], stores: str) -> None:
     world = World((*USERS, "\n"), redis_timeout_ms=100, commit_retry_ms=RETRY_MS, **STORES[stores])
     try:
         batches = [

@@ -20,6 +20,7 @@ from engine.core.model.constants import NORMAL
 from engine.errors import ActionFailed
 from engine.features.actions.ray_targets import RayTargets
 from engine.features.actions.store import QueuedAction
+from tests.support.hanging_lookups import leave_threads_to_others
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
@@ -116,13 +117,7 @@ async def test_lookups_of_actors_that_hang_leave_the_threads_to_others(monkeypat
     """Ray's control service may be away for a minute; Apprise and the rules need threads meanwhile."""
     answered = threading.Event()
     monkeypatch.setattr(ray, "get_actor", lambda *_, **__: answered.wait(60) and Handle(Method()))
-    calls = [asyncio.ensure_future(RayTargets("engine").call(ActorTarget("shop", "carts", "touch"), ACTION)) for _ in range(64)]
-    try:
-        await asyncio.sleep(0)
-        await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 5)
-    finally:
-        answered.set()
-    await asyncio.gather(*calls)
+    await leave_threads_to_others(lambda: RayTargets("engine").call(ActorTarget("shop", "carts", "touch"), ACTION), answered)
 
 
 @pytest.mark.parametrize("name", ["ray_action.py", "ray_serve_action.py"])

@@ -19,6 +19,7 @@ from engine.core.model.constants import NORMAL
 from engine.errors import ActionFailed
 from engine.features.actions.serve_targets import ServeTargets
 from engine.features.actions.store import QueuedAction
+from tests.support.hanging_lookups import leave_threads_to_others
 from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
 
@@ -127,13 +128,7 @@ async def test_lookups_of_deployments_that_hang_leave_the_threads_to_others(
 ) -> None:
     answered = threading.Event()
     monkeypatch.setattr(sys.modules["ray.serve"], "get_deployment_handle", lambda *_, **__: answered.wait(60) and deployment)
-    calls = [asyncio.ensure_future(ServeTargets().call(TARGET, ACTION)) for _ in range(64)]
-    try:
-        await asyncio.sleep(0)
-        await asyncio.wait_for(asyncio.to_thread(threading.get_ident), 5)
-    finally:
-        answered.set()
-    await asyncio.gather(*calls)
+    await leave_threads_to_others(lambda: ServeTargets().call(TARGET, ACTION), answered)
 
 
 async def test_a_cluster_without_serve_may_have_it_later_and_an_engine_without_it_gives_up(

@@ -56,7 +56,7 @@ async def test_an_event_that_is_wrong_is_refused_with_its_path_and_the_connectio
         assert world.gateway.frame_requests == 0
 
 
-async def test_a_token_without_the_scope_is_refused_and_a_fresh_one_counts_at_once(rules: Path) -> None:
+async def test_a_token_without_the_scope_is_refused_until_it_is_renewed(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.connect("u1", token=world.token("u1", "connect")) as socket:
         told = await answer(socket, LIKED)
         assert (told["status"], told["problem"]["status"]) == (403, 403)

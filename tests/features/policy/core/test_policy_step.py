@@ -601,7 +601,7 @@ def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:
     assert [message["id"] for message in later(world, DIGEST_MS)] == ["only"]
 
 
-def test_what_expires_before_the_digest_does_not_wait_for_it() -> None:
+def test_a_message_that_expires_before_the_digest_comes_at_once() -> None:
     world = connected_world()
     wants(world, FORUM)
     assert told(world, type="forum.like", ttl_ms=DIGEST_MS).status == ACCEPTED
@@ -613,7 +613,7 @@ def test_what_expires_before_the_digest_does_not_wait_for_it() -> None:
     assert [message["count"] for message in later(world) if message["type"] == "digest"] == [2]
 
 
-def test_what_expires_before_the_digest_waits_for_the_end_of_quiet_hours() -> None:
+def test_a_message_that_expires_before_the_digest_waits_for_quiet_hours() -> None:
     world = at(TEN_PM)
     wants(world, Profile(zone=NIGHT.zone, quiet=NIGHT.quiet, digest_types=("forum.*",)))
     assert told(world, type="forum.like", ttl_ms=DIGEST_MS).status == DEFERRED
