@@ -60,12 +60,11 @@ TOGETHER: Final = {
 }
 """Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
 
-COMPUTING: Final = frozenset({"worlds", "rules"})
-"""Groups that keep a processor busy. The others mostly wait, for engines whose own processes then compute."""
+WITHOUT_ENGINES: Final = frozenset({"browser", "worlds", "rules"})
+"""Groups that run beside any others. The processes of the others' engines compute while the tests wait."""
 
 ENGINES_AT_ONCE: Final = 2
-"""Groups that wait, under way at the same time. Three keep two cores busy, and take half as long again each. A further worker computes
-meanwhile."""
+"""Groups with engines that are under way at the same time. Three keep two cores busy, and take half as long again each."""
 
 ENGINES: Final = {"engine": "engine", "victim": "chaos"}
 """The group of the tests that use a fixture: in another group they would start one more engine."""
@@ -77,7 +76,7 @@ def group_of(nodeid: str) -> str | None:
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Each group on one worker, no two on the same one, and at most `ENGINES_AT_ONCE` of those that wait for engines or a browser."""
+    """Each group on one worker, no two on the same one, and at most `ENGINES_AT_ONCE` of those with engines."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
@@ -85,8 +84,8 @@ class GroupScheduling(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         """A worker that has a group under way is given a single test; the others get the groups first."""
         under_way = {other: self.assigned_work[other].keys() & TOGETHER.keys() for other in self.nodes}
-        waiting = sum(bool(groups - COMPUTING) for groups in under_way.values())
-        allowed = () if under_way[node] else (TOGETHER.keys() if waiting < ENGINES_AT_ONCE else COMPUTING)
+        engines = sum(bool(groups - WITHOUT_ENGINES) for groups in under_way.values())
+        allowed = () if under_way[node] else (TOGETHER.keys() if engines < ENGINES_AT_ONCE else WITHOUT_ENGINES)
         scope = next((group for group in TOGETHER if group in allowed and group in self.workqueue), None)
         scope = scope or next((scope for scope in self.workqueue if scope not in TOGETHER), None)
         if scope is not None:
