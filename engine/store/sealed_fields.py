@@ -11,21 +11,21 @@ from typing import Any, Final
 from google_crc32c import extend
 
 FIELD: Final = "crc32c"
-"""Eight hexadecimal digits, of all other fields in the order of their names, each behind its length."""
+"""Eight hexadecimal digits, of the stream's key and of all other fields in the order of their names, each behind its length."""
 
 
-def with_checksum(fields: Mapping[str, Any]) -> dict[Any, Any]:
-    """The fields and their checksum."""
-    return {**fields, FIELD: _checksum({name.encode(): _bytes_of(value) for name, value in fields.items()})}
+def with_checksum(stream: str, fields: Mapping[str, Any]) -> dict[Any, Any]:
+    """The fields of an entry for the stream with this key, and their checksum."""
+    return {**fields, FIELD: _checksum(stream.encode(), {name.encode(): _bytes_of(value) for name, value in fields.items()})}
 
 
-def is_whole(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether an entry as Redis returns it is as it was written. One without a checksum is not."""
-    return fields.get(FIELD.encode()) == _checksum({name: value for name, value in fields.items() if name != FIELD.encode()})
+def is_whole(stream: bytes, fields: Mapping[bytes, bytes]) -> bool:
+    """Whether an entry as Redis returns it is as it was written. One without a checksum is not, nor one of another stream."""
+    return fields.get(FIELD.encode()) == _checksum(stream, {name: value for name, value in fields.items() if name != FIELD.encode()})
 
 
-def _checksum(fields: Mapping[bytes, bytes]) -> bytes:
-    crc = 0
+def _checksum(stream: bytes, fields: Mapping[bytes, bytes]) -> bytes:
+    crc = extend(0, b"%d:" % len(stream) + stream)
     for name in sorted(fields):
         for part in (name, fields[name]):
             crc = extend(crc, b"%d:" % len(part) + part)

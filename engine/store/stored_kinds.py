@@ -47,7 +47,7 @@ def sealed_entries(kind: str) -> Check:
     async def check(reader: RecordReader, key: bytes) -> None:
         async for entry, fields in reader.entries(key):
             reader.look(kind)
-            if not is_whole(fields):
+            if not is_whole(key, fields):
                 reader.found(kind, key, entry, "the checksum is another: the value is damaged")
 
     return check

@@ -24,9 +24,10 @@ _ENTRIES: Final = 500
 
 
 class UserEntry(Struct, frozen=True):
-    """An entry of a user. `stream`: dead_letters, sessions or actions; `entry`: its id; `target`: of an action."""
+    """An entry of a user. `stream`: dead_letters, sessions or actions; `key`: in Redis; `entry`: its id; `target`: of an action."""
 
     stream: str
+    key: str
     entry: str
     fields: Mapping[str, bytes]
     target: str = ""
@@ -40,7 +41,7 @@ async def find_user_entries(client: redis.Redis, key: str) -> AsyncIterator[User
             _, following, found = await _SCRIPT.run(client, [stream], ["find", start, _ENTRIES, *fields])
             for entry, flat in found:
                 pairs = zip(flat[::2], flat[1::2], strict=True)
-                yield UserEntry(name, entry.decode(), {field.decode(errors="replace"): value for field, value in pairs}, target)
+                yield UserEntry(name, stream, entry.decode(), {field.decode(errors="replace"): value for field, value in pairs}, target)
             start = following.decode()
 
 

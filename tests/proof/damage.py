@@ -95,7 +95,7 @@ class Proof:
         self._truth = await self._started(self._whole)
         assert not self._truth.damaged, self._truth.damaged
         ways = Counter(way for way, *_ in self._truth.delivered)
-        assert set(ways) == {"page", "offline", "journal", "timer", "broadcast", "dead letter"}, ways
+        assert set(ways) == {"page", "offline", "journal", "timer", "broadcast", "dead letter", "action"}, ways
 
     async def _started(self, data_dir: Path) -> Found:
         config = Config(data_dir=str(data_dir))

@@ -15,6 +15,7 @@ from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_timer
 from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.action import action_of
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
@@ -22,6 +23,7 @@ from engine.core.model.routing import SLOTS, partition_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.shard.mailbox_store import DeadLetter, StreamRead
 from engine.core.wire.records import UNREADABLE, Detach, Schedule, Timer
+from engine.features.actions.store import ActionStreams, append_actions
 from engine.features.dead_letters.store import DeadLetterStream, write_dead_letters
 from engine.features.snapshots.snapshots import Snapshots
 from engine.features.verification.stored_records import Verification
@@ -42,6 +44,7 @@ from tests.support.waiting import until
 ABSENT = [f"t:absent{number}" for number in range(6)]
 PRESENT = [f"t:present{number}" for number in range(4)]
 TIMED = [f"t:timed{number}" for number in range(6)]
+TARGET = "ray://jobs/Robot.run"
 MESSAGES = 8
 """Of each user."""
 
@@ -132,6 +135,13 @@ async def _other_kinds(client: Redis, config: Config) -> None:
         await log.append([(BroadcastEntry("t", f"topic{number}", envelope(f"b{number}"), 10**15, 5), f"b{number}")])
     letters = [DeadLetter(key, Message(3, envelope(f"dead-{key}"), 10**15, 5), "no renderer") for key in ABSENT]
     await write_dead_letters(client, letters, 100)
+    due = int(time.time() * 1000)
+    calls = [
+        Timer(timer_id(key, "call"), key, due, 1_000, 3_600_000, envelope(f"call-{key}"), action=action_of(TARGET, key, f"call-{key}"))
+        for key in TIMED
+    ]
+    appended, full = await append_actions(client, config, calls)
+    assert (len(appended), full) == (len(calls), [])
 
 
 async def read(client: Redis, config: Config) -> Found:
@@ -181,6 +191,11 @@ async def _read_shared(client: Redis, config: Config, found: set[tuple[str, str,
         after = reached
     page = await DeadLetterStream(client, config).page("t", count=100)
     found |= {("dead letter", letter.user, letter.seq, letter.id, letter.body) for letter in page.letters if letter.body}
+    streams = ActionStreams(client, config, "edge-0")
+    for target in await streams.targets():
+        for action in (*await streams.read(target, 100, again=True), *await streams.read(target, 100)):
+            if not action.damaged:
+                found.add(("action", f"{action.tenant}:{action.user} {target}", 0, action.id, action.body))
 
 
 async def _timers(client: Redis) -> set[tuple[str, str, int, str, bytes]]:

@@ -21,5 +21,5 @@ NORMAL: Final = 1
 LOW: Final = 2
 PRIORITIES: Final = ("high", "normal", "low")
 
-FORMAT_VERSION: Final = b"\x02"
+FORMAT_VERSION: Final = b"\x03"
 """First byte of every value in storage that holds messages (`engine.core.journal.stored_formats`)."""

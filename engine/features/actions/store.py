@@ -100,7 +100,7 @@ async def append_actions(client: redis.Redis, config: Config, timers: Sequence[T
         keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), ACTION_TARGETS_KEY]
         effect = idempotency_value(envelope.digest, 0, timer.sid)
         calls.append(
-            (keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(with_checksum(fields))])
+            (keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(with_checksum(keys[1], fields))])
         )
     replies = await _APPEND.run_many(client, calls, Replicas.wanted(config))
     stored, full = list[str](), list[str]()
@@ -193,8 +193,8 @@ class ActionStreams:
             "user": action.user, "seq": 0, "id": action.id, "priority": PRIORITIES[action.priority], "reason": reason,
             "attempts": tries, "body": action.body, "action": action.target, "key": action.key,
         }  # fmt: skip
-        await self._settle(action, _flat(with_checksum(letter)))
         limits, stream = self._config, dead_letter_key(action.tenant)
+        await self._settle(action, _flat(with_checksum(stream, letter)))
         await trim_external(self._client, stream, limits.dead_letters_max, 1, limits.dead_letters_bytes_max, message_bytes_max(limits))
 
     async def _settle(self, action: QueuedAction, letter: list[Any]) -> None:
@@ -215,7 +215,7 @@ def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAct
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")
 
-    damaged = not is_whole(fields)
+    damaged = not is_whole(action_stream_key(target).encode(), fields)
     priority = text(b"priority")
     return QueuedAction(
         entry=entry,

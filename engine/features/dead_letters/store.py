@@ -92,7 +92,8 @@ async def write_dead_letters(
                 "attempts": message.attempts,
                 "body": b"{%b}" % message.envelope.body,
             }
-            pipeline.xadd(dead_letter_key(tenant), with_checksum(fields))
+            stream = dead_letter_key(tenant)
+            pipeline.xadd(stream, with_checksum(stream, fields))
         await pipeline.execute()
     for tenant, added in Counter(split_key(letter.key)[0] for letter in letters).items():
         await trim_external(client, dead_letter_key(tenant), length_max, added, bytes_max, letter_bytes_max)
@@ -128,7 +129,7 @@ class DeadLetterStream:
                 for letter, fields in entries:
                     after, looked = letter.decode(), looked + 1
                     if not user or fields.get(b"user") == user.encode():
-                        found.append(stored_letter(after, fields))
+                        found.append(stored_letter(tenant, after, fields))
                         if len(found) == count:
                             return LetterPage(found, after, total)
                 if len(entries) < wanted:
@@ -143,7 +144,7 @@ class DeadLetterStream:
             for letter in letters:
                 pipeline.xrange(dead_letter_key(tenant), letter, letter)
             found: list[Any] = await pipeline.execute()
-        return [stored_letter(letter, entries[0][1]) if entries else None for letter, entries in zip(letters, found, strict=True)]
+        return [stored_letter(tenant, letter, entries[0][1]) if entries else None for letter, entries in zip(letters, found, strict=True)]
 
     async def remove(self, tenant: str, letters: Sequence[str]) -> int:
         """Delete dead letters; returns how many there were. Idempotent. Raises StorageUnavailable: some may be deleted."""
@@ -153,8 +154,8 @@ class DeadLetterStream:
             return int(await self._client.xdel(dead_letter_key(tenant), *letters))
 
 
-def stored_letter(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
-    """A dead letter from the id and the fields of its entry."""
+def stored_letter(tenant: str, letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
+    """A dead letter of a tenant from the id and the fields of its entry."""
 
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")
@@ -168,7 +169,7 @@ def stored_letter(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
         priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
         reason=text(b"reason"),
         attempts=_number(fields, b"attempts"),
-        body=fields.get(b"body", b"{}") if is_whole(fields) else b"",
+        body=fields.get(b"body", b"{}") if is_whole(dead_letter_key(tenant).encode(), fields) else b"",
         action=text(b"action"),
         key=text(b"key"),
     )

@@ -262,7 +262,7 @@ class EventStreams:
             else:
                 position = position.moved(source, entry)
                 if source:
-                    found.append(GroupEvent(stored_letter(entry, fields), position))
+                    found.append(GroupEvent(stored_letter(tenant, entry, fields), position))
                 elif fields.get(b"tenant") == wanted:
                     found.append(GroupEvent(_presence(fields), position))
             if len(found) >= count:

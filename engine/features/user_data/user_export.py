@@ -120,7 +120,7 @@ def _message(seq: int, expires_ms: int, body: bytes) -> bytes:
 def _entry_json(found: UserEntry) -> dict[str, Any]:
     """An entry of a stream; its body, a JSON object, as `notification`. One that is damaged has no body, and says so."""
     members: dict[str, Any] = {"stream": found.stream, "entry": found.entry}
-    if "body" in found.fields and not is_whole({name.encode(): value for name, value in found.fields.items()}):
+    if "body" in found.fields and not is_whole(found.key.encode(), {name.encode(): value for name, value in found.fields.items()}):
         return {**members, "damaged": True}
     if found.target:
         members["target"] = found.target

@@ -28,11 +28,12 @@ from tests.support.running_engine import RunningEngine
 
 async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_others(redis_client: Redis) -> None:
     target = "ray://jobs/Robot.run"
+    letters, actions = dead_letter_key("default"), action_stream_key(target)
     for user in ("u1", "u2"):
-        await redis_client.xadd(dead_letter_key("default"), with_checksum({"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'}))
+        await redis_client.xadd(letters, with_checksum(letters, {"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'}))
         await redis_client.xadd(SESSION_STREAM_KEY, {"event": "connect", "tenant": "default", "user": user, "at": 5})
-        await redis_client.xadd(action_stream_key(target), with_checksum({"tenant": "default", "user": user, "due": 9, "body": "{}"}))
-    await redis_client.xadd(dead_letter_key("default"), {"user": "u1", "reason": "no", "body": '{"id":'})  # cut
+        await redis_client.xadd(actions, with_checksum(actions, {"tenant": "default", "user": user, "due": 9, "body": "{}"}))
+    await redis_client.xadd(letters, {"user": "u1", "reason": "no", "body": '{"id":'})  # cut
     await redis_client.sadd(ACTION_TARGETS_KEY, target)
     async with edge_world(storage=redis_client) as world, world.http(scopes="publish operator") as client:
         await client.post("/v1/notifications", json={"user": "u1", "type": "post.liked", "id": "m1", "data": {"n": 1}})

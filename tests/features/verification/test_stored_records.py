@@ -24,8 +24,10 @@ from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Kinds, Verification
 from engine.store.external_streams import handed_events
 from engine.store.keys import (
+    ACTION_TARGETS_KEY,
     BROADCAST_LOG_KEY,
     SLOTS_KEY,
+    action_stream_key,
     dead_letter_key,
     handed_events_key,
     journal_head_key,
@@ -79,7 +81,7 @@ async def test_whole_data_of_every_kind_are_checked_and_whole(data: Redis) -> No
     verified = await Verification(data, FEATURES).run()
     assert (verified.damage, verified.damaged) == ([], 0)
     assert verified.checked.keys() == {
-        "slot map", "page", "offline message", "journal group", "timer", "broadcast", "dead letter", "accepted id"
+        "slot map", "page", "offline message", "journal group", "timer", "broadcast", "dead letter", "action", "accepted id"
     }  # fmt: skip
     assert verified.checked["timer"] == len(stored.TIMED)
     assert verified.checked["page"] == len(stored.ABSENT) + len(stored.PRESENT)
@@ -252,7 +254,9 @@ async def test_a_damaged_record_of_a_feature_is_found(data: Redis, kind: str, ke
     assert found.advice
 
 
-@pytest.mark.parametrize(("kind", "key"), [("dead letter", "dead:t"), ("action", "actions:to:t"), ("revocation", "revoked:log")])
+@pytest.mark.parametrize(
+    ("kind", "key"), [("dead letter", "dead:t"), ("action", action_stream_key(stored.TARGET)), ("revocation", "revoked:log")]
+)
 async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key: str) -> None:
     before = (await Verification(data, FEATURES).run()).checked.get(kind, 0)
     entry = await data.xadd(key, {"data": "x", "crc32c": "00000000"})
@@ -260,6 +264,21 @@ async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key
     await data.xdel(key, entry)
     assert [(damage.kind, damage.place) for damage in verified.damage] == [(kind, entry.decode())]
     assert verified.checked[kind] == before + 1
+
+
+async def test_a_dead_letter_of_another_tenant_is_found(data: Redis) -> None:
+    ((entry, fields),) = await data.xrevrange(dead_letter_key("t"), count=1)
+    await data.xadd(dead_letter_key("u"), fields, id=entry)
+    (found,) = await damage_of(data)
+    await data.delete(dead_letter_key("u"))
+    assert (found.kind, found.key, found.place) == ("dead letter", dead_letter_key("u"), entry.decode())
+
+
+async def test_actions_for_a_target_that_no_edge_knows_are_found(data: Redis) -> None:
+    await data.srem(ACTION_TARGETS_KEY, stored.TARGET)
+    (found,) = await damage_of(data)
+    await data.sadd(ACTION_TARGETS_KEY, stored.TARGET)
+    assert (found.kind, found.key) == ("action", action_stream_key(stored.TARGET))
 
 
 @pytest.mark.parametrize("key", [b"channels:of:t\xff", b"rules:state:\xff", b"s1:growth:\xff", b"dead:\xff", b"actions:to:\xff"])
