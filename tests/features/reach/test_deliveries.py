@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "mail_from": "ops@example.com",
 }  # fmt: skip
 
-BRIEF: dict[str, Any] = {"action_timeout_ms": 200, "action_give_up_s": 1}
+BRIEF: dict[str, Any] = {"action_timeout_ms": 2_000, "action_give_up_s": 1}  # a tenth is left to take a count back
 
 
 async def push_secret() -> bytes:
@@ -163,8 +163,7 @@ async def test_a_mail_that_may_have_been_sent_counts_whatever_follows(redis_clie
 
 async def test_a_mail_counts_for_no_cap_while_its_server_is_silent(redis_client: Redis) -> None:
     told, cap = Told(), ChannelCap("news", 1, 86_400_000)
-    once: dict[str, Any] = {"action_timeout_ms": 2_000, "action_give_up_s": 1}  # a tenth is left to take the count back
-    async with silent_server() as port, delivering(redis_client, told, smtp_url=f"smtp://127.0.0.1:{port}", **once) as addresses:
+    async with silent_server() as port, delivering(redis_client, told, smtp_url=f"smtp://127.0.0.1:{port}", **BRIEF) as addresses:
         await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
         await due(redis_client, "channel://email", 1, cap)
         await until(lambda: bool(told))
