@@ -55,12 +55,13 @@ TOGETHER: Final = {
     ),  # engines of their own
     "cluster": ("tests/cluster/",),  # engines on one Ray cluster
     "browser": ("tests/browser/",),  # one Chromium
+    "kotlin": ("tests/clients/test_kotlin_client.py",),  # compiled once
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
     "rules": ("tests/test_architecture.py",),  # the syntax tree of every module, made once
 }
 """Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
 
-WITHOUT_ENGINES: Final = frozenset({"browser", "worlds", "rules"})
+WITHOUT_ENGINES: Final = frozenset({"browser", "kotlin", "worlds", "rules"})
 """Groups that run beside any others. The processes of the others' engines compute while the tests wait."""
 
 ENGINES_AT_ONCE: Final = 2
