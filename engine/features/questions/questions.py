@@ -38,7 +38,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -86,6 +86,10 @@ _ENGINE: Final = "engine"
 """Who hands events of answers to the rules."""
 
 
+_New = dict[tuple[str, str], tuple[StoredQuestion, set[int]]]
+"""Questions that a request has stored, by mailbox key and id, and the places of their messages."""
+
+
 class Given(Struct, gc=False):
     """What a user answers."""
 
@@ -113,23 +117,25 @@ class Questions:
 
         Raises Problem or StorageUnavailable, and leaves none: 409, an id asks something else; 429.
         """
-        over, new = set[int](), dict[int, Draft]()
+        over, new = set[int](), _New()
         try:
             await self._open(drafts, over, new)
         except (Problem, StorageUnavailable):
-            await self._forget(new.values())
+            await self._forget(new, range(len(drafts)))
             raise
-        return OpenedQuestions(over, lambda refused: self._forget([new[place] for place in refused if place in new]))
+        return OpenedQuestions(over, lambda refused: self._forget(new, refused))
 
-    async def _forget(self, drafts: Iterable[Draft]) -> None:
+    async def _forget(self, new: _New, refused: Collection[int]) -> None:
         """Forget questions that nobody was asked. One that stays is over at its deadline."""
-        for draft in drafts:
+        for (key, id), (stored, places) in new.items():
+            if not places.issubset(refused):
+                continue
             try:
-                await self._store.forget(draft.key, draft.envelope.id)
+                await self._store.forget_refused(key, id, stored)
             except StorageUnavailable as error:
-                log.warning("question %s of %s stays: %s", draft.envelope.id, draft.key, error)
+                log.warning("question %s of %s stays: %s", id, key, error)
 
-    async def _open(self, drafts: Sequence[Draft], over: set[int], new: dict[int, Draft]) -> None:
+    async def _open(self, drafts: Sequence[Draft], over: set[int], new: _New) -> None:
         now_ms = self._gateway.wall_ms()
         for place, draft in enumerate(drafts):
             if draft.question is None:
@@ -138,7 +144,8 @@ class Questions:
             try:
                 question = await self._with_members(draft.question, split_key(draft.key)[0])
                 stored = StoredQuestion(envelope.digest, now_ms, question, envelope.priority, envelope.body)
-                first = await self._store.open(draft.key, envelope.id, stored)
+                known = new.get((draft.key, envelope.id))  # one item may be twice in a request
+                first = Asked(known[0], None) if known else await self._store.open(draft.key, envelope.id, stored)
             except TooMany:
                 limits = f"{self._config.questions_per_user_max} questions (`questions_per_user_max`)"
                 detail = f"at most {limits} of a user or a topic, to {self._config.question_members_max} members (`question_members_max`)"
@@ -146,7 +153,9 @@ class Questions:
                 refused.members["errors"] = [{"index": draft.item, "user": draft.user, "detail": QUESTIONS_FULL}]
                 raise refused from None
             if first.stored is stored:
-                new[place] = draft
+                new[draft.key, envelope.id] = stored, {place}
+            elif known:
+                known[1].add(place)
             if first.stored.digest != envelope.digest:
                 detail = "the same id was used with a different payload"
                 raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])

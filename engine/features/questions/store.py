@@ -36,6 +36,8 @@ from engine.store.storage_calls import StorageCalls
 log = logging.getLogger(__name__)
 
 _OPEN: Final = Script.beside(__file__, "question_open")
+_SHARE: Final = Script.beside(__file__, "question_share")
+_FORGET: Final = Script.beside(__file__, "question_forget")
 _DECIDE: Final = Script.beside(__file__, "question_decide")
 _VOTE: Final = Script.beside(__file__, "question_vote")
 _TAKE: Final = Script("due_take")
@@ -57,6 +59,7 @@ class StoredQuestion(Struct, frozen=True, array_like=True):
         question: with its deadline.
         priority: of the message.
         body: of the message, its members in JSON without braces.
+        shared: whether two requests have asked it, of which one may be refused.
     """
 
     digest: bytes
@@ -64,6 +67,7 @@ class StoredQuestion(Struct, frozen=True, array_like=True):
     question: Question
     priority: int
     body: bytes
+    shared: bool = False
 
 
 class Asked(Struct, frozen=True):
@@ -108,10 +112,23 @@ class QuestionStore:
         """Store a question, unless there is one with its id. Returns the one that is stored. Raises StorageUnavailable, TooMany."""
         keys = [questions_key(key), QUESTIONS_DUE_KEY, answers_key(key)]
         arguments = [id, _encode(stored), _member(key, id), stored.question.deadline, self._per_user_max]
-        reply = await _OPEN.run(self._of(key), keys, arguments, self._replicas)
-        if reply[0] == b"FULL":
-            raise TooMany
-        return Asked(stored, None) if reply[0] == b"OK" else _asked(reply[1], reply[2] or None)
+        while True:
+            reply = await _OPEN.run(self._of(key), keys, arguments, self._replicas)
+            if reply[0] == b"FULL":
+                raise TooMany
+            if reply[0] == b"OK":
+                return Asked(stored, None)
+            known = _asked(reply[1], reply[2] or None)
+            if known.answer is not None or known.stored.shared or known.stored.digest != stored.digest:
+                return known
+            shared = msgspec.structs.replace(known.stored, shared=True)
+            if (await _SHARE.run(self._of(key), keys[:1], [id, reply[1], _encode(shared)], self._replicas))[0] == b"OK":
+                return Asked(shared, None)
+
+    async def forget_refused(self, key: str, id: str, stored: StoredQuestion) -> None:
+        """Forget a question that `open` has stored, unless another request has asked it since. Raises StorageUnavailable."""
+        keys = [questions_key(key), answers_key(key), votes_key(key, id), QUESTIONS_DUE_KEY]
+        await _FORGET.run(self._of(key), keys, [id, _encode(stored), _member(key, id)])
 
     async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int, votes: int | None = None) -> GivenAnswer | None:
         """Store the answer, unless there is one. Returns the one that is stored; None without the question.

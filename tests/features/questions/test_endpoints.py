@@ -388,6 +388,37 @@ async def test_a_question_whose_message_is_refused_under_load_is_forgotten(
     assert (await look(world)).status_code == 404
 
 
+async def test_a_question_stays_that_another_request_asks_before_one_is_refused(
+    world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = QuestionStore.open
+    world.shard.status = wire.OVERLOADED
+    async with edge_world(storage=redis_client) as other:
+
+        async def open_beside(self: QuestionStore, *question: Any) -> Any:
+            monkeypatch.setattr(QuestionStore, "open", opened)
+            first = await opened(self, *question)
+            await ask(other)
+            return first
+
+        monkeypatch.setattr(QuestionStore, "open", open_beside)
+        await ask(world, status=429)
+    assert (await look(world)).json()["state"] == "open"
+
+
+async def test_a_question_twice_in_a_refused_request_is_forgotten(world: EdgeWorld) -> None:
+    twice = {
+        "user": "u1",
+        "type": "deploy.ask",
+        "id": "q1",
+        "data": {"build": 17},
+        "ask": {"answers": YES_NO, "deadline": "30m", "default": "no"},
+    }
+    world.shard.status = wire.OVERLOADED
+    await ask(world, status=429, others=[twice])
+    assert (await look(world)).status_code == 404
+
+
 async def test_the_default_is_the_answer_at_the_deadline(world: EdgeWorld) -> None:
     await ask(world, ask={"deadline": 0.05})
     found = (await look(world, wait=20)).json()
