@@ -372,16 +372,22 @@ def _add_outcomes(found: list[GroupEvent], position: Position, tenant: str, batc
 
 
 def _presence(fields: Mapping[bytes, bytes]) -> PresenceEvent:
+    """The event of an entry; as far as it can be read, where it is damaged."""
+
     def text(name: bytes) -> str:
-        return fields.get(name, b"").decode()
+        return fields.get(name, b"").decode(errors="replace")
+
+    def number(name: bytes) -> int:
+        digits = fields.get(name, b"")
+        return int(digits) if digits.isdigit() else 0
 
     return PresenceEvent(
         event=text(b"event"),
-        at=int(text(b"at") or 0),
+        at=number(b"at"),
         user=text(b"user"),
         session=text(b"session"),
         device=text(b"device"),
         node=text(b"node"),
         transport=text(b"transport"),
-        code=int(text(b"code") or 0),
+        code=number(b"code"),
     )

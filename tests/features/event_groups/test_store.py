@@ -82,6 +82,15 @@ async def test_the_events_of_a_tenant_come_from_all_sources_and_other_tenants_ar
     assert [event.what for event in again.events] == [event.what for event in look.events[1:]], "a position of an event is one of a group"
 
 
+async def test_events_behind_a_damaged_session_event_come(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    begin = await position_of(groups)
+    for name in (b"at", b"code", b"device"):
+        await redis_client.xadd(SESSION_STREAM_KEY, {b"event": b"connect", b"tenant": b"t", b"user": b"ann", name: b"\xff"})
+    await happen(redis_client, "t:bob")
+    assert users(await groups.look("t", begin, 10)) == ["ann", "ann", "ann", "bob"]
+
+
 async def test_more_than_one_look_holds_is_found_by_the_next_ones(redis_client: Redis) -> None:
     groups = streams(redis_client)
     position = await position_of(groups)
