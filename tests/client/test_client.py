@@ -14,7 +14,6 @@ import pytest
 from redis.asyncio import Redis
 
 from engine import Client, Publisher
-from engine.client import Connected, Disconnected, Draining, Gap, Revoked
 from engine.client.frames import Message
 from engine.core.model.members import COPIED, LINK
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
@@ -58,82 +57,6 @@ async def test_leaving_the_loop_acknowledges_the_last_message_and_an_exception_d
             await fail()
         assert server.peers[1].frames == []
         assert client.cursor is None
-
-
-async def test_it_reconnects_with_its_cursor_and_drops_repeats_but_acknowledges_them() -> None:
-    async def lose(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2, 3)
-        await peer.hear_ack(2)
-        peer.drop()
-
-    async def repeat(peer: Peer) -> None:
-        await peer.welcome(resumed="ok", **{"from": 3})
-        await peer.send(2, 3, attempt=2)
-        await peer.send(4)
-        await stay(peer)
-
-    async with misbehaving(lose, repeat) as server, Client(server.url, "tok") as client:
-        assert [message.seq for message in await take(client, 3)] == [1, 2, 3]
-        await until(lambda: len(server.peers) == 2)
-        assert [message.seq for message in await take(client, 1)] == [4]
-        await until(lambda: {"type": "ack", "seq": 3} in server.peers[1].frames)
-        assert server.peers[1].query["last_event_id"] == "7-2"
-        assert any("m2" in frame.get("ids", ()) for frame in server.peers[1].frames)
-
-
-async def test_explicit_acks_go_out_by_id_in_any_order_and_refusals_with_their_reason() -> None:
-    async with misbehaving(sending(1, 2, 3)) as server, Client(server.url, "tok", auto_ack=False) as client:
-        first, second, third = await take(client, 3)
-        await third.ack()
-        await until(lambda: server.peers[0].frames)
-        await second.nack("cannot show this")
-        await until(lambda: len(server.peers[0].frames) == 2)
-        await first.ack()
-        await first.ack()
-        await until(lambda: len(server.peers[0].frames) == 3)
-        await server.peers[0].say("nacked", ids=["m2"])
-        await until(lambda: len(server.peers[0].frames) == 4)
-        frames = server.peers[0].frames
-        assert frames[0]["ids"] == ["m3"]
-        assert frames[1] == {"type": "nack", "ids": ["m2"], "reason": "cannot show this"}
-        assert frames[2] == {"type": "ack", "seq": 1}
-        assert frames[3] == {"type": "ack", "seq": 3}
-
-
-async def test_a_silent_server_is_left_and_the_next_connection_goes_on() -> None:
-    async def silent(peer: Peer) -> None:
-        await peer.welcome(heartbeat_ms=200, timeout_ms=2000)
-        await stay(peer)
-
-    events: list[object] = []
-    async with misbehaving(silent, sending(1)) as server, Client(server.url, "tok", on_event=events.append) as client:
-        assert [message.seq for message in await take(client, 1)] == [1]
-        assert [frame["type"] for frame in server.peers[0].frames][:2] == ["ping", "ping"]
-        assert [event.reason for event in events if isinstance(event, Disconnected)] == ["nothing from the server for 2000 ms"]
-
-
-async def test_a_drain_is_honoured_and_nothing_is_lost_across_it() -> None:
-    async def drains(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1)
-        await peer.hear_ack(1)
-        await peer.say("drain", after_ms=1000)  # the close below is to come before
-        peer.drained = time.monotonic()  # type: ignore[attr-defined]
-        await peer.socket.close(1012, "restart")
-
-    async def returns(peer: Peer) -> None:
-        peer.returned = time.monotonic()  # type: ignore[attr-defined]
-        await peer.welcome(resumed="ok", **{"from": 2})
-        await peer.send(2)
-        await stay(peer)
-
-    events: list[object] = []
-    async with misbehaving(drains, returns) as server, Client(server.url, "tok", on_event=events.append) as client:
-        assert [message.seq for message in await take(client, 2)] == [1, 2]
-        assert server.peers[1].returned - server.peers[0].drained >= 0.995  # type: ignore[attr-defined]
-        assert Draining(1000) in events
-        assert Disconnected(1012, "restart") in events
 
 
 async def test_an_expired_token_is_replaced_and_the_connection_made_again() -> None:
@@ -202,15 +125,6 @@ async def test_a_token_source_is_asked_once_more_after_a_401_and_then_believed()
         assert server.attempts == len(calls) == 2
 
 
-async def test_a_busy_engine_is_tried_again_after_the_time_it_asked_for() -> None:
-    begun = time.monotonic()
-    async with misbehaving((503, {"Retry-After": "0.2"}, ""), (429, {"Retry-After": "0.1"}, ""), sending(1)) as server:
-        async with Client(server.url, "tok") as client:
-            await take(client, 1)
-        assert server.attempts == 3
-    assert time.monotonic() - begun >= 0.3
-
-
 async def test_no_engine_at_all_is_said_with_the_reason_within_the_timeout() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -218,22 +132,6 @@ async def test_no_engine_at_all_is_said_with_the_reason_within_the_timeout() -> 
         with pytest.raises(Unreachable, match=r"within 1 s: .*(refused|Connect call failed)"):
             async with Client(f"http://127.0.0.1:{port}", "tok", open_timeout_s=1):
                 pass
-
-
-async def test_gaps_and_revocations_are_told_and_revoked_messages_not_delivered() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.say("gap", **{"from": 1, "to": 4})
-        await peer.send(5, 6, 7)
-        await peer.say("revoke", ids=["m6"])
-        await peer.send(8)
-        await stay(peer)
-
-    events: list[object] = []
-    async with misbehaving(script) as server, Client(server.url, "tok", on_event=events.append) as client:
-        await until(lambda: Revoked(["m6"]) in events)
-        assert [message.seq for message in await take(client, 3)] == [5, 7, 8]
-        assert [type(event) for event in events] == [Connected, Gap, Revoked]
 
 
 async def test_the_cursor_is_handed_out_as_it_advances_and_taken_up_in_the_next_life(tmp_path: Path) -> None:
@@ -297,11 +195,6 @@ async def test_a_handler_that_never_waits_does_not_keep_acknowledgements_back() 
 
     async with misbehaving(script) as server, Client(server.url, "tok") as client:
         assert [message.seq for message in await take(client, 1000)] == list(range(1, 1001))
-
-
-async def test_a_message_of_no_client_says_so() -> None:
-    with pytest.raises(RuntimeError):
-        Message(seq=1, id="a", event_id="7-1", type="t").ack()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:99999"])

@@ -13,7 +13,7 @@ from websockets.utils import accept_key
 
 from engine import Client
 from engine.client import Connected, Disconnected, Gap
-from engine.errors import Refused, TooManyConnections, Unauthorized, Unreachable
+from engine.errors import TooManyConnections, Unauthorized, Unreachable
 from tests.support.lossy_wire import wire_to
 from tests.support.raw_http_server import STREAM_HEAD, RawRequest, answer, chunk, raw_server
 from tests.support.running_engine import RunningEngine
@@ -170,22 +170,6 @@ async def test_a_fixed_token_that_expired_ends_a_polling_client() -> None:
         server.cut()
         with pytest.raises(Unauthorized):
             await take(client, 1)
-
-
-async def test_a_close_event_is_as_final_as_a_close_code() -> None:
-    async with serving(ScriptedEngine()) as server, Client(server.url, token(), transports=("sse",)) as client:
-        server.cut(4409, "too many")
-        with pytest.raises(TooManyConnections, match="too many"):
-            await take(client, 1)
-
-
-async def test_a_client_that_is_refused_on_every_transport_is_told_why_within_one_round() -> None:
-    async with serving(ScriptedEngine()) as server:
-        server.refuse = dict.fromkeys(("websocket", "sse", "poll"), 404)
-        with pytest.raises(Refused):
-            async with Client(server.url, token()):
-                pass
-        assert len(server.tokens) == 3
 
 
 async def test_a_proxy_that_forbids_websockets_does_not_keep_the_client_out() -> None:
