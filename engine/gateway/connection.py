@@ -233,7 +233,7 @@ class Outbox:
         self._finished = False
         self._waiter: asyncio.Future[None] | None = None
         self.size = 0  # bytes pushed and not yet sent
-        self.passes = 0  # sends completed: a number that stands still while bytes wait is a stalled client
+        self.passes = 0  # sends completed
 
     def push(self, chunk: bytes) -> bool:
         """Queue a chunk without waiting; `False`, and nothing queued, when the limit would be passed."""
@@ -270,16 +270,16 @@ class Outbox:
 
 
 class Progress:
-    """How long a client has taken nothing: compares a number that changes with every write, at each call."""
+    """How long a client has taken nothing: compares a mark that changes when it takes something, at each call."""
 
     __slots__ = ("_mark", "_since_ms")
 
-    def __init__(self, mark: int, now_ms: int) -> None:
+    def __init__(self, mark: object, now_ms: int) -> None:
         self._mark = mark
         self._since_ms = now_ms
 
-    def stalled_ms(self, mark: int, now_ms: int) -> int:
-        """For how many milliseconds the number has not changed."""
+    def stalled_ms(self, mark: object, now_ms: int) -> int:
+        """For how many milliseconds the mark has not changed."""
         if mark != self._mark:
             self._mark = mark
             self._since_ms = now_ms

@@ -109,8 +109,13 @@ class EventStream(Connection):
         if not self._outbox.push(chunk):
             self._too_slow()
         elif self._progress is None:
-            self._progress = Progress(self._outbox.passes, self.gateway.clock())
+            self._progress = Progress(self._taken, self.gateway.clock())
             self.gateway.backlog.add(self)
+
+    @property
+    def _taken(self) -> tuple[int, int]:
+        """Changes when the client takes something: sends completed, and what the present one has left in the transport."""
+        return self._outbox.passes, 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def on_announced(self) -> None:
         """Report what was written: plain SSE has no ACKs, so this is what opens the shard's in-flight window again."""
@@ -173,5 +178,5 @@ class EventStream(Connection):
         if not self._outbox.size:
             self._progress = None
             self.gateway.backlog.discard(self)
-        elif self._progress is not None and self._progress.stalled_ms(self._outbox.passes, now_ms) > self.gateway.config.send_stall_ms:
+        elif self._progress is not None and self._progress.stalled_ms(self._taken, now_ms) > self.gateway.config.send_stall_ms:
             self._too_slow()

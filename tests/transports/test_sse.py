@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -147,6 +147,25 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_transport_with_it() ->
         await until(lambda: not world.server.server_state.connections)
         writer.transport.abort()
         del reader
+
+
+async def test_a_slow_reader_of_one_large_write_keeps_its_stream() -> None:
+    async with edge_world(socket_send_buffer_bytes=16384) as world:
+        client = await world.raw_unasked()
+        await client.send(f"GET /v1/sse HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.token()}\r\n\r\n".encode())
+        await until(lambda: world.shard.attached)
+        (stream,) = world.gateway.connections.values()
+        (protocol,) = world.server.server_state.connections
+        unsent = cast("Any", protocol).transport.get_write_buffer_size
+        world.shard.deliver("default:u1", *[(seq, 1, b'"data":"%b"' % (b"x" * 60_000)) for seq in range(1, 60)])
+        await until(lambda: unsent() > 2_000_000)
+        stream.check_backlog(world.gateway.clock())
+        await client.read(1_000_000)
+        stream.check_backlog(world.gateway.clock() + 60_000)
+        assert not stream.ended
+        stream.check_backlog(world.gateway.clock() + 120_000)
+        assert stream.ended
+        client.close()
 
 
 async def test_a_link_reset_tells_the_shard_what_a_plain_stream_has_written() -> None:
