@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import redis.asyncio as redis
@@ -26,13 +26,20 @@ _PAGE: Final = 200
 """Entries of one read: a tenth of a millisecond of Redis, and 13 MB when all of them are as large as allowed."""
 
 
+class ReadBodies(NamedTuple):
+    """Messages, newest first; `more`: the limit of their bytes left out others."""
+
+    messages: list[StoredMessage]
+    more: bool = False
+
+
 class PendingBodies:
     """Reads bodies of one engine's users. `clients`: of its stores, the first one first."""
 
     def __init__(self, *clients: redis.Redis) -> None:
         self._clients = clients
 
-    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]:
+    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> ReadBodies:
         """The messages with these numbers, newest first, until they are `bytes_max` bytes.
 
         Args:
@@ -44,12 +51,15 @@ class PendingBodies:
         """
         found: list[StoredMessage] = []
         shared: list[StoredMessage] = []
-        size = 0
+        size, more = 0, False
         client = self._clients[store_of(slot_of(key), len(self._clients))]
         with StorageCalls("offline stream"):
             for first, last in ranges:
                 highest = last
-                while highest >= first and size < bytes_max:
+                while highest >= first:
+                    if size >= bytes_max:
+                        more = True
+                        break
                     entries: Any = await client.xrevrange(offline_key(key), max=f"{highest}-0", min=f"{first}-0", count=_PAGE)
                     for _, fields in entries:
                         blob = fields.get(b"m", b"")
@@ -65,7 +75,7 @@ class PendingBodies:
             bodies = await self._broadcasts({stored.pos for stored in shared})
         for stored in shared:
             stored.envelope = bodies.get(stored.pos, stored.envelope)
-        return [stored for stored in found if not stored.pos or stored.pos in bodies]
+        return ReadBodies([stored for stored in found if not stored.pos or stored.pos in bodies], more)
 
     async def _broadcasts(self, positions: Collection[int]) -> dict[int, Envelope]:
         """The broadcasts at these positions of the log that are there and can be decoded."""

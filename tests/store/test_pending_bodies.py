@@ -38,7 +38,7 @@ async def spill(client: Redis, count: int) -> PendingBodies:
 async def test_ranges_are_read_newest_first_over_pages(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_bodies, "_PAGE", 3)
     bodies = await spill(redis_client, 20)
-    found = await bodies.read(KEY, [(15, 19), (1, 4)], 1 << 20)
+    found = (await bodies.read(KEY, [(15, 19), (1, 4)], 1 << 20)).messages
     assert [stored.seq for stored in found] == [19, 18, 17, 16, 15, 4, 3, 2, 1]
     assert found[0].envelope.body == b'"id":"m19"'
 
@@ -46,15 +46,17 @@ async def test_ranges_are_read_newest_first_over_pages(redis_client: Redis, monk
 async def test_reading_ends_at_the_bytes_that_are_allowed(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_bodies, "_PAGE", 3)
     bodies = await spill(redis_client, 20)
-    assert len(await bodies.read(KEY, [(1, 20)], 1)) == 3
+    found, more = await bodies.read(KEY, [(1, 20)], 1)
+    assert (len(found), more) == (3, True)
+    assert not (await bodies.read(KEY, [(1, 20)], 1 << 20)).more
 
 
 async def test_what_is_not_there_or_cannot_be_decoded_is_left_out(redis_client: Redis) -> None:
     bodies = await spill(redis_client, 3)
     await redis_client.xdel(offline_key(KEY), "2-0")
     await redis_client.xadd(offline_key(KEY), {b"m": b"\xc1"}, id="9-0")
-    assert [stored.seq for stored in await bodies.read(KEY, [(1, 9)], 1 << 20)] == [3, 1]
-    assert await bodies.read("t:nobody", [(1, 9)], 1 << 20) == []
+    assert [stored.seq for stored in (await bodies.read(KEY, [(1, 9)], 1 << 20)).messages] == [3, 1]
+    assert (await bodies.read("t:nobody", [(1, 9)], 1 << 20)).messages == []
 
 
 async def test_bodies_of_broadcasts_are_read_from_the_log_while_it_has_them(redis_client: Redis) -> None:
@@ -67,10 +69,10 @@ async def test_bodies_of_broadcasts_are_read_from_the_log_while_it_has_them(redi
     journal = Journal(redis_client, 0, 1000)
     await journal.take_over((slot_of(KEY),))
     await Pages(redis_client, journal.loss_detector, LAYOUTS, 10_000).write([spill_of(box)], NOW_MS)
-    found = await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)
+    found = (await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)).messages
     assert [(stored.seq, stored.envelope.body) for stored in found] == [(2, b'"id":"m2"'), (1, b'"id":"b"')]
     await broadcasts.drop([appended.pos])
-    assert [stored.seq for stored in await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)] == [2]
+    assert [stored.seq for stored in (await PendingBodies(redis_client).read(KEY, [(1, 3)], 1 << 20)).messages] == [2]
 
 
 async def test_a_redis_that_does_not_answer_is_reported(redis_client: Redis) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, partialmethod
+from itertools import accumulate
 from typing import Any
 
 import httpx
@@ -83,6 +84,7 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
+from engine.store.pending_bodies import ReadBodies
 from engine.store.tenant_usage import FIGURES, TenantUsage, UsageFigure
 from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
@@ -481,10 +483,13 @@ class FakeBodies(FakeStorage):
     def __init__(self) -> None:
         self.stored: dict[int, StoredMessage] = {}
 
-    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]:
+    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> ReadBodies:
         self._check()
         numbers = [seq for first, last in ranges for seq in range(last, first - 1, -1)]
-        return [self.stored[seq] for seq in numbers if seq in self.stored]
+        found = [self.stored[seq] for seq in numbers if seq in self.stored]
+        sizes = accumulate((len(stored.envelope.body) for stored in found), initial=0)
+        read = [stored for stored, size in zip(found, sizes, strict=False) if size < bytes_max]
+        return ReadBodies(read, len(read) < len(found))
 
 
 async def no_actions(_timers: Sequence[wire.Timer]) -> tuple[list[str], list[str]]:

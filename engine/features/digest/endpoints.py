@@ -53,7 +53,7 @@ from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request
 from engine.http.request_body import read_body
-from engine.store.pending_bodies import PendingBodies
+from engine.store.pending_bodies import PendingBodies, ReadBodies
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,8 @@ class Digests:
         try:
             limits = self._config.digest_messages_max, self._config.digest_bytes_max
             backlog = await self._gateway.shard_client.read_backlog(key, *limits, unread=since > 0)
-            stored = await self._bodies.read(key, backlog.cold, self._config.digest_bytes_max) if backlog.cold else []
+            stored, more = await self._bodies.read(key, backlog.cold, limits[1]) if backlog.cold else ReadBodies([])
+            backlog.older |= more
             async with self._turn:
                 now_ms = self._gateway.wall_ms()
                 size = len(backlog.rows) + len(stored)

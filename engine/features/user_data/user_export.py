@@ -102,7 +102,7 @@ class UserExport:
             backlog = await self._shard_client.read_backlog(key, _MESSAGES, _BYTES, before=before)
             for row in backlog.rows:
                 yield _message(row.seq, row.expires_ms, row.body)
-            for stored in await self._bodies.read(key, backlog.cold, _BYTES) if backlog.cold else ():
+            for stored in (await self._bodies.read(key, backlog.cold, _BYTES)).messages if backlog.cold else ():
                 yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
             before = backlog.before
             if not before:

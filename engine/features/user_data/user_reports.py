@@ -55,7 +55,7 @@ async def report(shard_client: ShardClient, bodies: PendingBodies, key: str) -> 
         shard_client.list_timers(key, limit=ROWS_MAX),
     )
     timers = raise_unless_ok(listed).timers
-    stored = await bodies.read(key, backlog.cold, _BYTES_MAX) if backlog.cold else []
+    stored = (await bodies.read(key, backlog.cold, _BYTES_MAX)).messages if backlog.cold else []
     messages = {row.seq: _message(row.seq, row.expires_ms, row.body) for row in backlog.rows}
     messages |= {one.seq: _message(one.seq, one.expires_ms, one.envelope.body) for one in stored if one.seq not in messages}
     return {

@@ -86,9 +86,20 @@ async def test_bodies_that_are_in_storage_only_are_read_there(world: EdgeWorld) 
     body = mailbox.pop(1)
     world.bodies.stored[1] = StoredMessage("default:u1", 1, Envelope("x", b"", NORMAL, True, body), 0, 0)
     world.shard.cold = [(1, 1)]
-    assert lines(await digest(world))["2 people liked “Roses”"] == [1, 2]
+    found = await digest(world)
+    assert (lines(found)["2 people liked “Roses”"], found["older"]) == ([1, 2], False)
     world.bodies.away = True
     assert "no answer" in (await digest(world, status=503))["detail"]
+
+
+async def test_messages_beyond_the_bytes_of_a_digest_are_told_as_older() -> None:
+    async with edge_world(digest_bytes_max=1) as world:
+        for seq in (1, 2):
+            envelope = Envelope(f"x{seq}", b"", NORMAL, True, b'"id":"x%d","type":"a","ts":1' % seq)
+            world.bodies.stored[seq] = StoredMessage("default:u1", seq, envelope, 0, 0)
+        world.shard.cold = [(1, 2)]
+        found = await digest(world)
+        assert (found["messages"], found["older"]) == (1, True)
 
 
 async def test_summaries_of_windows_of_one_key_all_count(world: EdgeWorld) -> None:
