@@ -726,7 +726,14 @@ class FakeQuestions(QuestionStore):
         self.asked: dict[tuple[str, str], Asked] = {}
 
     async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:
-        return self.asked.setdefault((key, id), Asked(stored, None))
+        asked = self.asked.setdefault((key, id), Asked(stored, None))
+        if asked.stored is not stored:
+            self.asked[key, id] = asked = Asked(msgspec.structs.replace(asked.stored, shared=True), asked.answer)
+        return asked
+
+    async def forget_refused(self, key: str, id: str, stored: StoredQuestion) -> None:
+        if (asked := self.asked.get((key, id))) is not None and asked.stored == stored:
+            del self.asked[key, id]
 
     async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int, votes: int | None = None) -> GivenAnswer | None:
         asked = self.asked.get((key, id))
@@ -741,7 +748,7 @@ class FakeQuestions(QuestionStore):
     async def are_open(self, names: Sequence[tuple[str, str]]) -> list[bool]:
         return [asked is not None and asked.answer is None for asked in await self.read_many(names)]
 
-    async def all_of(self, key: str) -> dict[str, Asked]:
+    async def all_of(self, key: str) -> dict[str, Asked | None]:
         return {id: asked for (user, id), asked in self.asked.items() if user == key}
 
     async def forget(self, key: str, *ids: str) -> None:

@@ -435,7 +435,10 @@ class Questions:
     async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
         """Every question of a user, and every answer of the user to a topic, in JSON. Raises StorageUnavailable."""
         for id, asked in (await self._store.all_of(key)).items():
-            yield msgspec.json.encode({**_report(id, asked), "message": msgspec.Raw(b"{%b}" % asked.stored.body)})
+            if asked is None:
+                yield msgspec.json.encode({"id": id, "damaged": True})
+            else:
+                yield msgspec.json.encode({**_report(id, asked), "message": msgspec.Raw(b"{%b}" % asked.stored.body)})
         async for audience, id, given in self._store.given_to_topics(key):
             yield msgspec.json.encode({"id": id, "topic": topic_of(audience), **shown(given)})
 

@@ -207,13 +207,13 @@ class QuestionStore:
                 found[place] = question, answer
         return found
 
-    async def all_of(self, key: str) -> dict[str, Asked]:
-        """All questions of a user, by id. Raises StorageUnavailable."""
+    async def all_of(self, key: str) -> dict[str, Asked | None]:
+        """All questions of a user, by id; None for one that cannot be read. Raises StorageUnavailable."""
         pipeline = self._of(key).pipeline(transaction=True)
         pipeline.hgetall(questions_key(key))
         pipeline.hgetall(answers_key(key))
         questions, answers = await _execute(pipeline)
-        return {id.decode(): _asked(question, answers.get(id)) for id, question in questions.items()}
+        return {id.decode(): _asked_or_none(key, id.decode(), question, answers.get(id)) for id, question in questions.items()}
 
     async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
         """Take questions of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
@@ -316,6 +316,14 @@ def _votes(flat: Sequence[bytes]) -> dict[str, GivenAnswer]:
 
 def _asked(question: bytes, answer: bytes | None) -> Asked:
     return Asked(_question.decode(question), None if answer is None else _answer.decode(answer))
+
+
+def _asked_or_none(key: str, id: str, question: bytes, answer: bytes | None) -> Asked | None:
+    try:
+        return _asked(question, answer)
+    except ValueError as error:
+        log.error("question %s of %s cannot be read: %s", id, key, error)
+        return None
 
 
 async def _execute(pipeline: Any) -> list[Any]:

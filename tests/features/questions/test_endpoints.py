@@ -738,13 +738,15 @@ async def test_erasing_a_user_erases_the_questions_and_an_export_shows_them(worl
     assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), QUESTIONS_DUE_KEY)
 
 
-async def test_unreadable_answers_hold_up_no_erasure(world: EdgeWorld, redis_client: Redis) -> None:
+async def test_unreadable_answers_hold_up_no_erasure_and_no_export(world: EdgeWorld, redis_client: Redis) -> None:
     await ask_topic(world, 2)
     await ask_topic(world, 2, "q2")
     await vote(world, "u1", "yes", "q2")
     await ask(world, "own")
     await redis_client.hset(answers_key(audience_key("default", "oncall")), "q1", b"\xc1")  # whoever gave it
     await redis_client.hset(questions_key(KEY), "own", b"\xc1")
+    kept = (await world.once("app", scopes="admin").get("/v1/users/u1/export")).json()["questions"]
+    assert [one for one in kept if one["id"] == "own"] == [{"id": "own", "damaged": True}]
     assert (await world.once("app", scopes="admin").delete("/v1/users/u1")).status_code == 204
     assert not await redis_client.exists(questions_key(KEY), votes_key(audience_key("default", "oncall"), "q2"))
 
