@@ -93,7 +93,7 @@ def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Ite
     ordered = sorted(messages, key=lambda missed: (missed.at_ms, missed.seq, missed.id))
     signs = sorted(active_ms)
     skipped: list[tuple[str, str]] = []
-    newest = {missed.collapse: missed.id for missed in ordered if missed.collapse}
+    newest = {missed.collapse: missed.id for missed in sorted(ordered, key=lambda missed: missed.seq) if missed.collapse}
     replaced = {missed.replaces for missed in ordered if missed.replaces}
     ruled: dict[Intent, list[Missed]] = defaultdict(list)
     open_: list[Missed] = []

@@ -136,6 +136,8 @@ def test_windows_are_shorter_while_the_user_was_active() -> None:
 def test_the_newest_message_of_a_collapse_key_stands_for_the_older_ones() -> None:
     found = sort_out([liked("a", 0, collapse="k"), liked("b", 1, collapse="k"), liked("c", 2), liked("d", 3, replaces="c")], None, (), 9)
     assert found.skipped == [("a", REPLACED), ("c", REPLACED)]
+    late = sort_out([liked("a", 5, seq=1, collapse="k"), liked("b", 1, seq=2, collapse="k")], None, (), 9)
+    assert late.skipped == [("a", REPLACED)], "the newest by number, whenever it happened"
 
 
 def test_high_priority_comes_first_then_what_is_newest() -> None:
