@@ -173,16 +173,15 @@ def _minute(text: str, path: str) -> int:
 
 def _types(texts: Sequence[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
     kept = _names(texts, path, limits)
-    for index, text in enumerate(kept):
+    for index, text in enumerate(texts):
         check_type(text, f"{path}[{index}]", limits.chars_max)
     return kept
 
 
 def _names(texts: Sequence[str], path: str, limits: ProfileLimits) -> tuple[str, ...]:
-    kept = tuple(dict.fromkeys(texts))
     if len(texts) > limits.entries_max:
         raise Invalid(f"at most {limits.entries_max}", path)
-    for index, text in enumerate(kept):
+    for index, text in enumerate(texts):
         if not is_id(text, limits.chars_max):
             raise Invalid(f"printable text of 1 to {limits.chars_max} characters", f"{path}[{index}]")
-    return kept
+    return tuple(dict.fromkeys(texts))

@@ -60,7 +60,8 @@ def test_what_is_left_out_is_the_default() -> None:
         ({"mute": {"types": ["*"]}}, "$.mute.types[0]"),
         ({"mute": {"types": ["a.*.b"]}}, "$.mute.types[0]"),
         ({"mute": {"types": ["a" * 21]}}, "$.mute.types[0]"),
-        ({"mute": {"targets": [""]}}, "$.mute.targets[0]"),
+        ({"mute": {"types": ["a", "a", "a b"]}}, "$.mute.types[2]"),
+        ({"mute": {"targets": ["a", "a", ""]}}, "$.mute.targets[2]"),
         ({"mute": {"targets": list("abcdef")}}, "$.mute.targets"),
     ],
 )
