@@ -458,7 +458,8 @@ class Session:
         if self._unsettled.get(message.id) is not message or message.id in self._refused:
             return
         if reason is not None:
-            self._refuse(message.id, reason[:REASON_CHARS_MAX])
+            said = reason[:REASON_CHARS_MAX].encode(errors="replace").decode()  # a lone surrogate, as in a name of a file, is no UTF-8
+            self._refuse(message.id, said)
             return
         self._close_out(message, now_ms, None)
         if message.event_id != f"{self._epoch}-{message.seq}" or message.seq > self._seq:

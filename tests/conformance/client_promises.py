@@ -253,14 +253,16 @@ async def repeats_nacks(trial: Trial, _random: random.Random) -> None:
 
 @promise(manual=True, also=("sse", "poll"))
 async def cuts_long_reasons(trial: Trial, _random: random.Random) -> None:
-    """A refusal has a reason of 1 024 characters at most: a longer one is refused itself, or its frame is too large."""
+    """The reason of a refusal is at most 1 024 characters of valid Unicode: the engine takes no other, and its frame has 64 KiB at most."""
+    reason = "\ud83d" + "be😀cause!" * 1000
     await trial.connected()
     trial.server.publish()
     await trial.until_shown(1)
-    await trial.client.nack("m1", "because " * 1000)
+    await trial.client.nack("m1", reason)
     await trial.until(lambda: not trial.server.pending, "the refusal")
-    (reason,) = {frame["reason"] for frame in trial.server.frames if frame["type"] == "nack"}
-    assert reason == ("because " * 1000)[:1024]
+    (said,) = {frame["reason"] for frame in trial.server.frames if frame["type"] == "nack"}
+    assert said.encode()
+    assert said[1:] == reason[1:1024]
 
 
 # -- early copies ------------------------------------------------------------------------------------------------------

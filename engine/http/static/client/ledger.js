@@ -118,7 +118,7 @@ export class Ledger {
 
   /** These cannot be handled. @param {string[]} ids @param {string} reason */
   refuse(ids, reason) {
-    const cut = [...reason].slice(0, REASON_CHARS).join("");
+    const cut = [...reason].slice(0, REASON_CHARS).join("").replace(/\p{Surrogate}/gu, "\ufffd"); // half a pair is no JSON to the engine
     for (const id of ids) {
       this.#refused.set(id, cut);
       this.#unsaid.add(id);

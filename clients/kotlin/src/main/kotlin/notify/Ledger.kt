@@ -92,7 +92,8 @@ internal class Ledger(cursor: String?) {
 
     fun refuse(id: String, reason: String) {
         if (id !in open && id !in former) return
-        refused[id] = reason.take(REASON_CHARS)
+        val chars = minOf(reason.codePointCount(0, reason.length), REASON_CHARS)
+        refused[id] = reason.take(reason.offsetByCodePoints(0, chars))
         unsaid += id
     }
 
