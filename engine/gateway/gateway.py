@@ -359,7 +359,7 @@ class Gateway:
             if not self.connections_of[tenant]:
                 del self.connections_of[tenant]
             self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
-            self.metrics.closes[code] += 1
+            self.metrics.closed(code)
             send = partial(self._links.send_shard, connection.shard, wire.Detach(connection.id, code), True)
             if self._detaches.enter(send):
                 send()

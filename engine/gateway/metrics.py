@@ -20,6 +20,9 @@ PUBLISH_BUCKETS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 200, 50
 
 _CARRIERS: Final = ("unix", "tcp", "ray")
 
+_OWN_CODES: Final = range(4400, 4430)
+"""Close codes of the engine among those that a client may make up."""
+
 
 Figures = dict[str, list[tuple[str | int, ...]]]
 """By what is counted: labels, and a number behind them."""
@@ -57,6 +60,10 @@ class EdgeMetrics:
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_seen: list[tuple[str, int, int, bytes] | None] = [None] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0
+
+    def closed(self, code: int) -> None:
+        """A connection ended. A client may send 3000 to 4999: what it made up counts as 3000 or 4000, or it would make 2000 series."""
+        self.closes[code if code < 3000 or code in _OWN_CODES else code // 1000 * 1000] += 1
 
     def shed(self, priority: str) -> None:
         """A publish request would have waited too long."""

@@ -15,7 +15,8 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     metrics.cancelled("acme", 2)
     metrics.refused[429] += 1
     metrics.connections["sse"] += 2
-    metrics.closes[4401] += 1
+    for code in (4401, *range(3000, 3050)):
+        metrics.closed(code)
     metrics.frames_received = 5
     metrics.frames_sent = 6
     metrics.messages_sent = 7
@@ -28,7 +29,7 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     assert values(text, "engine_edge_refused_total") == {("429", "edge-3"): 1}
     now = {"websocket": 0, "sse": 2, "poll": 0}
     assert values(text, "engine_edge_connections") == {("edge-3", transport): count for transport, count in now.items()}
-    assert values(text, "engine_edge_closes_total") == {("4401", "edge-3"): 1}
+    assert values(text, "engine_edge_closes_total") == {("4401", "edge-3"): 1, ("3000", "edge-3"): 50}
     assert values(text, "engine_edge_frames_received_total") == {("edge-3",): 5}
     assert values(text, "engine_edge_frames_sent_total") == {("edge-3",): 6}
     assert values(text, "engine_edge_messages_sent_total") == {("edge-3",): 7}
