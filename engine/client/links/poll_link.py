@@ -46,7 +46,10 @@ _seqs: Final = msgspec.json.Decoder(list[_Seq])
 
 
 class PollLink:
-    """A `Link`. The first request does not wait, so that polling is known to work, and makes the `welcome` that polling does not have."""
+    """A `Link`. The first request does not wait, so that polling is known to work.
+
+    An answer of another epoch, as the first one, makes the `welcome` that polling does not have.
+    """
 
     transport: Transport = "poll"
     duplex = False
@@ -57,13 +60,14 @@ class PollLink:
         self._settling = SettlingRequests(options)
         self._http = HttpConnection(options.address, connections_max=1, ssl=options.ssl)
         self._first: list[bytes] = []
+        self._epoch: str | None = None  # of the last answer
         self._unsettled: tuple[str, int] | None = None  # epoch and number of the last message of the last answer
         self._settled = asyncio.Event()
         self._step = 0
 
     async def open(self, timeout_s: float) -> None:
         try:
-            self._first = await self._ask(self.presented, 0, timeout_s, welcome=True)
+            self._first = await self._ask(self.presented, 0, timeout_s)
         except BaseException:
             self.abort()
             raise
@@ -73,9 +77,9 @@ class PollLink:
             frames, self._first = self._first, []
             return frames
         await self._pause()
-        return await self._ask(self._options.cursor(), POLL_WAIT_S, POLL_WAIT_S + self._options.timeout_s, welcome=False)
+        return await self._ask(self._options.cursor(), POLL_WAIT_S, POLL_WAIT_S + self._options.timeout_s)
 
-    async def _ask(self, cursor: str | None, wait_s: int, timeout_s: float, *, welcome: bool) -> list[bytes]:
+    async def _ask(self, cursor: str | None, wait_s: int, timeout_s: float) -> list[bytes]:
         path = f"/v1/poll{self._options.query(cursor, wait=str(wait_s))}"
         try:
             response = await self._http.request("GET", path, await self._options.authorization(), timeout_s=timeout_s)
@@ -86,16 +90,17 @@ class PollLink:
         if response.status != 200:
             raise refusal_of(response)
         try:
-            return self._frames(_answers.decode(response.body), welcome)
+            return self._frames(_answers.decode(response.body))
         except (msgspec.DecodeError, ValueError) as error:
             raise LinkEnded(f"the answer is not an engine's: {error}") from error
 
-    def _frames(self, answer: _Answer, welcome: bool) -> list[bytes]:
+    def _frames(self, answer: _Answer) -> list[bytes]:
         epoch, _, last = answer.last_event_id.rpartition("-")
         seqs = [message.seq for message in _seqs.decode(answer.messages)]
         self._unsettled = (epoch, max(seqs)) if seqs else None
         frames = []
-        if welcome or answer.resumed == "gap":
+        if epoch != self._epoch or answer.resumed == "gap":
+            self._epoch = epoch
             first = seqs[0] if seqs else int(last) + 1
             about = {"epoch": epoch, "seq": int(last), "resumed": answer.resumed, "from": first}
             frames.append(msgspec.json.encode({"type": "welcome", **about}))

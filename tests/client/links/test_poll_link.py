@@ -97,12 +97,13 @@ async def test_what_stays_unsettled_holds_others_back_only_for_a_while(monkeypat
         assert frames_of(await link.receive()) == [{"type": "messages", "messages": [{"seq": 1}, {"seq": 2}]}]
 
 
-async def test_a_cursor_that_became_unknown_is_a_new_welcome() -> None:
-    lost = {"messages": [], "last_event_id": "8-0", "resumed": "gap"}
+@pytest.mark.parametrize("resumed", ["gap", "new"])  # with a cursor, and without one
+async def test_another_epoch_is_a_new_welcome(resumed: str) -> None:
+    lost = {"messages": [], "last_event_id": "8-0", "resumed": resumed}
     async with polling(NOTHING, lost) as (_, link, _):
         await link.open(5)
         await link.receive()
-        assert frames_of(await link.receive()) == [{"type": "welcome", "epoch": "8", "seq": 0, "resumed": "gap", "from": 1}]
+        assert frames_of(await link.receive()) == [{"type": "welcome", "epoch": "8", "seq": 0, "resumed": resumed, "from": 1}]
 
 
 @pytest.mark.parametrize(
