@@ -29,7 +29,7 @@ from msgspec import Struct
 from engine.core.inbox.inbox import InboxLimits, StoredInbox, inbox_of
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.judge_state import JudgeRecord, JudgeState
-from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.mailbox import NONE_SETTLED, Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.model.sealed import sealed
@@ -371,7 +371,7 @@ def restore(key: str, page: AnyPage | None, now_ms: int, inbox_limits: InboxLimi
     if page is not None:
         mailbox.head = page.head
         mailbox.floor = page.floor
-        mailbox.acked = set(page.acked)
+        mailbox.acked = set(page.acked) or NONE_SETTLED
         mailbox.gone = [(first, last) for first, last in page.gone]
         mailbox.cold = page.cold
         mailbox.cold_attempts = dict(page.attempts)

@@ -8,7 +8,7 @@ MESSAGE_BYTES: Final = 480
 """Bytes of memory of a message without its body: the message, its envelope with id and digest, its numbers, and its entries in two tables
 (the mailbox, and the flight of a connection). Measured with CPython 3.11; see the test of this module."""
 
-MAILBOX_BYTES: Final = 1300
+MAILBOX_BYTES: Final = 1100
 """Bytes of memory of an empty mailbox and its table entry."""
 
 RECENT_BYTES: Final = 180
