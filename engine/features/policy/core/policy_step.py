@@ -44,7 +44,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.model.step import GONE, NEVER_CAME, StepTerms
+from engine.core.model.step import GONE, StepTerms
 from engine.core.policy.conditions import Again, Conditions, Drop, Go
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.user_state import Counters, TimelineEntry
@@ -306,12 +306,16 @@ class PolicyJudge(Judge):
         if come == GONE or (terms.step.unless and come >= terms.step.unless):
             return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
         facts, profile = facts_of(envelope), profile_of(mailbox)
-        to_come = come == NEVER_CAME  # quiet hours may have put it off, but not one of high priority
-        free = facts.limits.mandatory or (to_come and facts.priority == HIGH)
-        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not free else ()
-        until_ms = quiet_until(quiet, self.zone_of(profile.zone), since_ms if to_come else now_ms) if quiet else 0
+        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not facts.limits.mandatory else ()
+        until_ms = put_off_ms = 0
+        if quiet:
+            zone = self.zone_of(profile.zone)
+            until_ms = quiet_until(quiet, zone, now_ms)
+            if not terms.seq and facts.priority != HIGH:
+                put_off_ms = quiet_until(quiet, zone, since_ms)
         unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
-        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, sought=not terms.sid or number is not None)
+        sought = not terms.sid or number is not None
+        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms, put_off_ms=put_off_ms, sought=sought)
 
 
 def counts(limited: bool, priority: int) -> bool:

@@ -37,7 +37,7 @@ class Known(Struct, frozen=True):
     """What the shard has of a user at fire time: last activity, last time of each event that some rule refers to, groups.
 
     Of the message of a step: how far the user has come with it, why the user does not want it ("" when it is wanted), and when the user's
-    quiet hours end, 0 outside of them. Of a message that has not come: when those end that it was due in. `sought`: storage was asked for
+    quiet hours end, 0 outside of them. Of a delayed one: `put_off_ms`, when those end that it was due in. `sought`: storage was asked for
     the number of a message that the mailbox does not know.
     """
 
@@ -47,6 +47,7 @@ class Known(Struct, frozen=True):
     progress: int = steps.PENDING
     unwanted: str = ""
     quiet_until_ms: int = 0
+    put_off_ms: int = 0
     sought: bool = True
 
 
@@ -74,10 +75,11 @@ def _at_step(terms: StepTerms, due_ms: int, known: Known, now_ms: int) -> Go | D
         due_ms: when its message was due.
     """
     step = terms.step
+    begins_ms = known.put_off_ms + step.after_ms
     if known.progress == steps.NEVER_CAME:
-        if known.quiet_until_ms + step.after_ms > now_ms:
-            return Again(known.quiet_until_ms + step.after_ms)
-        if now_ms < terms.until_ms + max(known.quiet_until_ms - due_ms, 0):
+        if begins_ms > now_ms:
+            return Again(begins_ms)
+        if now_ms < terms.until_ms + max(known.put_off_ms - due_ms, 0):
             return Again(now_ms + max(step.after_ms, _LOOK_MS))
         if not known.sought:
             return Again(now_ms)
@@ -88,9 +90,8 @@ def _at_step(terms: StepTerms, due_ms: int, known: Known, now_ms: int) -> Go | D
         return Drop("reached", f"{step.channel}: the user has {_HAS[known.progress]} it", True)
     if known.unwanted:
         return Drop("unwanted", f"{step.channel}: {known.unwanted}", True)
-    if known.quiet_until_ms and not step.mandatory:
-        return Again(known.quiet_until_ms + (0 if terms.seq else step.after_ms))
-    return GO
+    wait_ms = max(begins_ms, 0 if step.mandatory else known.quiet_until_ms)
+    return Again(wait_ms) if wait_ms > now_ms else GO
 
 
 def progress(mailbox: Mailbox, terms: StepTerms, looked_up: int = 0) -> int:

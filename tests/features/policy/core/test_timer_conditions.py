@@ -442,13 +442,12 @@ def test_a_step_waits_for_quiet_hours_after_finding_its_message() -> None:
     envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
     world.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)])
     world.core.mailboxes["t:u"].recent.clear()
-    world.ask(SetProfile(99, "t:u", Profile(quiet=(QuietHours(0, 1439),))))
+    world.ask(SetProfile(99, "t:u", Profile(quiet=(QuietHours(1, 0),))))
     waiting = step(0, until_ms=world.now_ms + 10_000, sid="3-m")
     assert decided(world, waiting) == "again"
     world.now_ms += 100
     assert decided(world, waiting) == "again"
-    ((_, told),) = world.core.output.to_schedulers
-    assert told.moves[0][1] > world.now_ms + MINUTE_MS, "not at once"
+    assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", 24 * HOUR_MS)]))]
 
 
 def test_a_step_waits_longer_for_a_message_still_to_come() -> None:
@@ -484,6 +483,22 @@ def test_a_step_counts_from_the_end_of_its_message_s_quiet_hours(mandatory: bool
     assert decided(world, waiting, "3-u") == "again", "storage may know it"
     world.now_ms += 100
     assert decided(world, waiting, "3-u") == "no_message: email: the message did not come"
+
+
+def test_a_step_due_after_its_message_s_quiet_hours_counts_from_their_end() -> None:
+    world = World()
+    world.ask(SetProfile(99, "t:u", Profile(quiet=(QuietHours(0, 7 * 60),))))
+    due_ms = 1_700_442_000_000  # 01:00
+    world.now_ms = comes_ms = due_ms + 6 * HOUR_MS
+    world.fire([Timer("3-m", "t:u", comes_ms, 0, 600_000, Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"'))])
+    terms = StepTerms(ChannelStep("email", 12 * HOUR_MS, READ), "m", 0, due_ms + 36 * HOUR_MS, "3-m")
+    world.now_ms = due_ms + 12 * HOUR_MS
+    for _ in range(2):  # its message is found, then its time
+        assert decided(world, Conditions(due_ms, step=terms)) == "again"
+        world.now_ms += 100
+    world.now_ms = comes_ms + 12 * HOUR_MS
+    assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms)]))]
+    assert decided(world, Conditions(due_ms, step=terms)) == "taken"
 
 
 def test_a_step_that_waited_for_days_of_quiet_hours_finds_its_message() -> None:
