@@ -55,6 +55,10 @@ class Access:
     def _bearer(self, request: Request) -> Principal:
         return self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
 
+    def confirm(self, request: Request) -> None:
+        """To be called after a wait, before its answer. Raises Problem, 401: the token has expired or was revoked meanwhile."""
+        self._bearer(request)
+
     def audited(self, act: str, endpoint: Endpoint) -> Endpoint:
         """The endpoint, which tells what it did when it succeeds: this word, its path, and what it puts into `request.state.details`."""
 

@@ -57,7 +57,7 @@ class Poll(Connection):
         short `wait` must not make a mailbox look empty.
 
         Raises:
-            Problem: 401, the token was revoked; 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
+            Problem: 401, the token has expired or was revoked; 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
         """
         self.gateway.attach(self)
         leaving = asyncio.ensure_future(until_disconnected(receive))
@@ -144,5 +144,8 @@ class Poll(Connection):
             self._ready.set()
 
     def check(self, now_ms: int, wall_ms: int) -> int:
-        """Return a time after the end of the request: `run` ends it."""
-        return now_ms + self.gateway.config.heartbeat_max_ms
+        """Answer when the token expires. Returns when to check again, in ms: then or, by the end of the request, never."""
+        left_ms = self.expires_ms - wall_ms
+        if left_ms <= 0:
+            self.close(TOKEN_REFUSED, "the token has expired")
+        return now_ms + min(max(left_ms, 0), self.gateway.config.heartbeat_max_ms)

@@ -121,6 +121,12 @@ async def test_a_client_that_leaves_ends_its_poll() -> None:
         assert not world.gateway.connections
 
 
+async def test_a_poll_ends_with_its_token() -> None:
+    async with edge_world() as world:
+        answer = await world.once(ttl_s=1).get("/v1/poll?wait=30")
+        assert (answer.status_code, answer.json()["detail"]) == (401, "the token has expired")
+
+
 async def test_a_poll_that_is_one_too_many_is_told_so() -> None:
     async with edge_world() as world, world.http() as client:
         waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))

@@ -270,7 +270,9 @@ def table(access: Access, store: EventStreams) -> EndpointTable:
     async def poll(request: Request) -> Response:
         principal = consumer(request)
         query, wait_s = request.query_params, access.wait_s(request)
-        return json_answer(await groups.poll(principal.tenant, request.path_params["group"], query, wait_s, request.receive))
+        page = await groups.poll(principal.tenant, request.path_params["group"], query, wait_s, request.receive)
+        access.confirm(request)
+        return json_answer(page)
 
     async def acknowledge(request: Request) -> Response:
         principal = consumer(request)

@@ -166,6 +166,7 @@ def table(access: Access, growing: Growing) -> EndpointTable:
         wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
         id = request.path_params["id"]
         stored, begins = await growing.look(key, id, generation, offset, wait_s)
+        access.confirm(request)
         text = stored.text[begins:].decode(errors="replace")
         return json_answer({**_shown(id, stored), "offset": begins, "text": text})
 

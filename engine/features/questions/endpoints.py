@@ -64,7 +64,9 @@ def table(access: Access, questions: Questions) -> EndpointTable:
         """`GET /v1/questions/{question}?user=&topic=&wait=`: without `wait` it does not wait."""
         key = key_of_topic(request) or access.subscriber(request)[1]
         wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
-        return json_answer(await questions.look(key, request.path_params["question"], wait_s))
+        found = await questions.look(key, request.path_params["question"], wait_s)
+        access.confirm(request)
+        return json_answer(found)
 
     async def withdraw(request: Request) -> Response:
         """`DELETE /v1/questions/{question}?user=&topic=`."""

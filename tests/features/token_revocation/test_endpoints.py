@@ -13,6 +13,7 @@ import pytest
 from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Principal, mint
 from engine.core.model.revocation import Revocation
+from engine.features.event_groups.store import GroupEvent, Position, PresenceEvent
 from tests.support.edge_world import SECRET, EdgeWorld, closed_with, edge_world, frame_of
 from tests.support.waiting import until
 
@@ -85,6 +86,23 @@ async def test_open_connections_of_every_kind_end(named: str) -> None:
             await until(lambda: [connection.user for connection in world.gateway.connections.values()] == ["bob"])
             assert world.gateway.metrics.closes[4401] == 3
             await frame_of(unconcerned, "welcome")
+
+
+@pytest.mark.parametrize("path", ["event-groups/g/events?consumer=a&", "questions/q?", "growing/m?"])
+async def test_a_waiting_request_ends_with_401_after_a_revocation(path: str) -> None:
+    async with edge_world(event_poll_ms=10, growing_poll_ms=10) as world, world.http(scopes="connect publish") as app:
+        assert (await app.post("/v1/notifications", json={"user": "ann", "type": "a", "id": "q", "ask": {"text": True}})).is_success
+        begun = (await app.post("/v1/growing", json={"writer": "w", "message": {"user": "ann", "type": "a", "id": "m"}})).json()
+        waiting = asyncio.ensure_future(world.once("ann", scopes="connect events").get(f"/v1/{path}wait=30"))
+        await until(lambda: len(world.authenticator._verified) == 2)
+        await revoke(world, {"user": "ann"})
+        what = PresenceEvent("connect", 17, "bob", "c1", "phone", "edge-0", "websocket", 0)
+        world.event_groups.events.append(GroupEvent(what, Position(("1-0", "0-0"))))
+        assert (await app.post("/v1/answers/q?user=ann", json={"text": "yes"})).is_success
+        ending = {"user": "ann", "generation": begun["generation"], "size": 0}
+        assert (await app.post("/v1/growing/m/end", json=ending)).is_success
+        answer = await waiting
+        assert (answer.status_code, answer.json()["detail"]) == (401, "the token was revoked")
 
 
 async def test_a_connection_that_renewed_its_token_stays_when_the_old_one_is_revoked_and_goes_with_its_user() -> None:
