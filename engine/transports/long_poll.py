@@ -57,7 +57,8 @@ class Poll(Connection):
         short `wait` must not make a mailbox look empty.
 
         Raises:
-            Problem: 401, the token has expired or was revoked; 429 or 503, the shard closed the connection; 503, it did not welcome it in time.
+            Problem: 401, the token has expired or was revoked; 429 or 503, the shard closed the connection; 503, it did not welcome it in
+                time.
         """
         self.gateway.attach(self)
         leaving = asyncio.ensure_future(until_disconnected(receive))
