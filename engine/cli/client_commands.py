@@ -86,7 +86,7 @@ def publish(
     if data is not None:
         try:
             fields["data"] = msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise EngineError(f'--data: not JSON: {error}; quote it for the shell, as in --data \'{{"by": "bob"}}\'') from error
     if delay is not None:
         fields["delay"] = duration_s(delay, "--delay")

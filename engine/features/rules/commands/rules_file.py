@@ -47,6 +47,7 @@ def explain(
 
     [dim]engine rules explain examples/touch/rules.toml cart.abandoned '{"user": "ann"}' --level vip --active 3h[/dim]
     """
+    from engine.cli.local_engine import printable
     from engine.features.rules.core.cases import Case, members, outcome_of, recipient
     from engine.features.rules.core.rules import delivery_id
 
@@ -66,7 +67,7 @@ def explain(
             sys.stdout.write(f"  would send {line}\n")
         for skipped in outcome.skipped:
             if skipped.rule == rule.name:
-                sys.stdout.write(f"  leaves out {skipped.user or 'everyone'}: {skipped.reason}\n")
+                sys.stdout.write(f"  leaves out {printable(skipped.user) or 'everyone'}: {skipped.reason}\n")
         for cancellation in outcome.cancellations:
             if cancellation.rule == rule.name:
                 sys.stdout.write(
@@ -118,5 +119,5 @@ def _payload(text: str) -> dict[str, object]:
     raw = _text(Path(text[1:])) if text.startswith("@") else text
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RulesError(f"the payload is no JSON object: {error}") from error

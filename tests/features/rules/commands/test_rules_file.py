@@ -43,8 +43,10 @@ def test_an_event_is_explained_rule_by_rule(tmp_path: Path) -> None:
     assert '"delay":2160000' in told
     assert "category touch: 3 in 1 d, the same type once in 3 d, 10 of all categories in 7 d, waits for quiet hours to end\n" in told
     assert "cancels what waits for ann under 'cart/ann'" in run("explain", str(TOUCH / "rules.toml"), "order.paid", '{"user": "ann"}')
-    with pytest.raises(RulesError, match="no JSON object"):
-        run("explain", str(TOUCH / "rules.toml"), "e", "[]")
+    assert r"leaves out \x1b[2J: " in run("explain", str(TOUCH / "rules.toml"), "cart.abandoned", r'{"user": "\u001b[2J"}')
+    for none in ("[]", '{"a":' * 5000):
+        with pytest.raises(RulesError, match="no JSON object"):
+            run("explain", str(TOUCH / "rules.toml"), "e", none)
     with pytest.raises(RulesError, match=r"person\.active"):
         run("explain", str(TOUCH / "rules.toml"), "e", "{}", "--active", "x")
 
