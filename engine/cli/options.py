@@ -50,5 +50,8 @@ def duration_s(text: str, option: str) -> float:
 
 
 def local_time(at_ms: int) -> str:
-    """A time in ms since the epoch, in local time."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    """A time in ms since the epoch, in local time; `?` beyond the years of a calendar."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):  # a publisher says when a message happened, up to the last hour of the year 9999
+        return "?"

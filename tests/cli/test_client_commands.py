@@ -20,6 +20,7 @@ import pytest
 
 from engine.auth.tokens import load_or_create_secret
 from engine.cli.listen import message_line
+from engine.cli.options import local_time
 from engine.cli.state_file import EngineState, write_state
 from engine.client.frames import Message
 from engine.errors import ConfigError, Unauthorized, Unreachable
@@ -179,6 +180,7 @@ def test_a_free_port_in_the_configuration_needs_a_running_engine_or_a_url(monkey
     ("words", "told"),
     [
         (["--data", "{by: bob}"], "--data: not JSON"),
+        (["--data", "[" * 5000], "--data: not JSON"),
         (["--delay", "soon"], "--delay: a duration"),
         (["--url", "localhost:8000"], "--url: an engine's URL"),
     ],
@@ -217,6 +219,10 @@ def test_a_delayed_message_is_shown_with_the_time_at_which_it_was_due() -> None:
     message = Message(seq=1, id="a", type="t", ts=1_700_000_000_000)
     later = msgspec.structs.replace(message, due=1_700_000_060_000)
     assert message_line(later) == message_line(msgspec.structs.replace(message, ts=1_700_000_060_000)) != message_line(message)
+
+
+def test_a_time_beyond_the_calendar_is_a_question_mark() -> None:
+    assert local_time(10**17) == "?"
 
 
 def test_listening_prints_messages_fit_for_a_terminal_and_acknowledges_them() -> None:
