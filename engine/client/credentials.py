@@ -59,6 +59,10 @@ def parse_url(url: str) -> EngineUrl:
         raise ValueError(f"an engine's URL looks like http://127.0.0.1:8000 (or https, ws, wss); this is {url!r}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("an engine's URL has no user, password, query or fragment: the token is an argument of its own")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"no host has such a name: {url!r}") from None
     secure = _SECURE[parts.scheme]
     return EngineUrl(secure, parts.hostname, parts.port or (443 if secure else 80), parts.path.rstrip("/"))
 

@@ -33,7 +33,9 @@ def test_a_url_of_either_scheme_gives_both(url: str, address: EngineUrl, http: s
     assert (parsed, parsed.http, parsed.websocket) == (address, http, websocket)
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:99999", "http://host:port"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://host", "http://", "http://host:99999", "http://host:port", f"http://{'a' * 64}"]
+)
 def test_another_url_is_a_value_error(url: str) -> None:
     with pytest.raises(ValueError):
         parse_url(url)
