@@ -48,7 +48,7 @@ def revoke(
     if before is not None and user is None:
         raise EngineError("--before: only with USER")
     if bearer == "-":
-        named["token"] = sys.stdin.read().strip()
+        named["token"] = sys.stdin.buffer.read().decode(errors="replace").strip()
     if before is not None:
         named["before"] = before
     target = find_engine(data_dir, url, token, "engine-revoke", ["admin"], tenant)

@@ -21,12 +21,12 @@ ANSWER = b'{"revoked":"user","before":1,"until":1900000000000}'
         (["alice", "--before", "2026-01-31T12:00:00Z"], {"user": "alice", "before": "2026-01-31T12:00:00Z"}),
         (["--jti", "j1"], {"jti": "j1"}),
         (["--bearer", "a.b.c"], {"token": "a.b.c"}),
-        (["--bearer", "-"], {"token": "x.y.z"}),
+        (["--bearer", "-"], {"token": "x.y.\N{REPLACEMENT CHARACTER}"}),
     ],
 )
 def test_revoking_asks_for_what_was_typed_with_a_token_of_an_admin(words: list[str], asked: dict[str, str]) -> None:
     with answering(ANSWER) as (url, requests):
-        result = engine("revoke", *words, "--url", url, stdin=b"x.y.z\n")
+        result = engine("revoke", *words, "--url", url, stdin=b"x.y.\xff\n")
     assert result.exit_code == 0, repr(result.exception)
     assert re.fullmatch(r"revoked user issued_before=1970-01-01T\S+ expired_by=2030-03-17T\S+\n", result.stdout)
     head, _, body = requests[0].partition(b"\r\n\r\n")
