@@ -46,7 +46,7 @@ def history(
     if id is not None:
         wanted["id"] = id
     if since is not None:
-        wanted["since"] = int((time.time() - duration_s(since, "--since")) * 1000)
+        wanted["since"] = max(0, int((time.time() - duration_s(since, "--since")) * 1000))
     target = find_engine(data_dir, url, token, "engine-history", ["admin"], tenant)
     rows = ask(target, "GET", f"/v1/history?{urlencode(wanted)}")["history"]
     for row in reversed(rows):
