@@ -50,11 +50,14 @@ def export(
         sys.stdout.buffer.writelines(arriving)
         sys.stdout.write("\n")
         return
-    unfinished = Path(f"{output}.part")
+    whole = os.path.realpath(output)
+    unfinished = Path(f"{whole}.part")
     try:
+        if os.path.exists(whole) and not os.path.isfile(whole):  # a terminal, a pipe: the file would replace it
+            raise EngineError(f"{output} is no file; without --output the export is printed")
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.writelines(arriving)
-        unfinished.replace(output)
+        unfinished.replace(whole)
     except OSError as error:
         raise EngineError(f"{output}: {error.strerror}; {incomplete}") from error
 

@@ -47,9 +47,13 @@ def test_a_full_disk_is_not_taken_for_the_engine(tmp_path: Path) -> None:
     assert told == f"{tmp_path}/alice.json: No space left on device; the export of alice is not complete"
 
 
-@pytest.mark.parametrize(("output", "reason"), [("none/alice.json", "No such file or directory"), ("folder", "Is a directory")])
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, output: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "reason"), [("none/alice.json", "No such file or directory"), ("folder", "no file"), ("pipe", "no file")]
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     with answering_with(JSON + b'Content-Length: 16\r\n\r\n{"user":"alice"}') as (url, _):
         told = failure(engine("export", "alice", "--output", output, "--url", url))
     assert told.startswith(f"{output}")
