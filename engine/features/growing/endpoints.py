@@ -233,7 +233,12 @@ def _check_data(data: Raw | UnsetType, place: str, config: Config) -> None:
         return
     if len(bytes(data)) > config.context_bytes_max:
         raise Invalid(f"of a message that grows: at most {config.context_bytes_max} bytes", place)
-    found = msgspec.json.decode(data)
+    try:
+        found = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise Invalid(media_types.malformed(error), place) from None
+    except UnicodeDecodeError:
+        raise Invalid("not valid UTF-8", place) from None
     if not isinstance(found, dict):
         raise Invalid("of a message that grows: an object, to which the text is added", place)
     for name in ("text", "items", "progress", "ended"):

@@ -553,6 +553,13 @@ async def test_bad_input_names_the_field(world: EdgeWorld, body: Any, path: str)
     assert problem["errors"][0]["path"] == path, problem
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b"1e400"])
+async def test_unreadable_data_is_refused_by_its_field(world: EdgeWorld, value: bytes) -> None:
+    body = b'{"writer":"w","message":{"user":"u1","type":"t","data":{"a":%b}}}' % value
+    answer = await world.once("app", scopes="publish").post("/v1/growing", content=body)
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.message.data")
+
+
 @pytest.mark.parametrize(
     ("fields", "path"),
     [({"offset": 0.5}, "offset"), ({"generation": -1}, "generation"), ({"progress": {"value": 2}}, "progress.value")],
