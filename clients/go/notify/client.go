@@ -50,6 +50,7 @@ type Client struct {
 	Cursor       string                                // where to begin; "" for the oldest pending message
 	Device       string                                // name of this device; may be empty
 
+	handling   sync.Mutex // of one frame: the end waits for it
 	mutex      sync.Mutex
 	ledger     *ledger
 	changed    chan struct{} // something is to be said
@@ -210,7 +211,7 @@ func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Du
 			return welcomed, after, fmt.Errorf("notify: a frame is not valid: %w", err)
 		}
 		silent.Stop() // a slow OnMessage is no silence of the engine
-		c.handle(&got)
+		c.handle(ctx, &got)
 		switch got.Type {
 		case "welcome":
 			c.take(&got)
@@ -279,8 +280,10 @@ func (c *Client) take(got *frame) {
 	}
 }
 
-// handle takes a frame into the ledger, and shows what is new. Frames of unknown types are ignored.
-func (c *Client) handle(got *frame) {
+// handle takes a frame into the ledger, and shows what is new until the context ends. Frames of unknown types are ignored.
+func (c *Client) handle(ctx context.Context, got *frame) {
+	c.handling.Lock()
+	defer c.handling.Unlock()
 	switch got.Type {
 	case "welcome":
 		c.change(func(l *ledger) { l.welcome(got.Epoch, got.Resumed == "gap", got.From) })
@@ -289,6 +292,9 @@ func (c *Client) handle(got *frame) {
 		}
 	case "messages", "early":
 		for _, message := range got.Messages {
+			if ctx.Err() != nil {
+				return // it comes again
+			}
 			message.client = c
 			var found verdict
 			c.change(func(l *ledger) { found = l.receive(message) })
@@ -318,7 +324,7 @@ func (c *Client) change(apply func(*ledger)) {
 }
 
 // say writes acknowledgements, refusals and pings until the connection ends. What is lost with it, the engine sends again. When the caller's
-// context ends, it says what is due and closes.
+// context ends, it waits for the frame that is being handled, says what is due and closes.
 func (c *Client) say(ctx, open context.Context, socket *websocket.Conn, heartbeat time.Duration) {
 	pings := time.NewTicker(heartbeat)
 	defer pings.Stop()
@@ -328,6 +334,8 @@ func (c *Client) say(ctx, open context.Context, socket *websocket.Conn, heartbea
 		case <-open.Done():
 			return
 		case <-ctx.Done():
+			c.handling.Lock()
+			defer c.handling.Unlock()
 			last, stop := context.WithTimeout(open, requestTime)
 			write(last, socket, c.due())
 			stop()

@@ -113,6 +113,41 @@ func TestASecondRunGoesOnWhereTheFirstEnded(t *testing.T) {
 	}
 }
 
+// What the handler acknowledges after the context has ended is told, and nothing further is shown.
+func TestTheEndWaitsForTheHandler(t *testing.T) {
+	heard := make(chan string, 9)
+	server := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
+		socket, _ := websocket.Accept(answer, request, &websocket.AcceptOptions{Subprotocols: []string{"notify.v1.json"}})
+		defer close(heard)
+		for _, frame := range []string{`{"type":"welcome","epoch":"7","resumed":"new","from":1}`, two} {
+			_ = socket.Write(request.Context(), websocket.MessageText, []byte(frame))
+		}
+		for {
+			_, text, err := socket.Read(request.Context())
+			if err != nil {
+				return
+			}
+			heard <- string(text)
+		}
+	}))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	shown := 0
+	client := &Client{URL: server.URL, Token: token, OnMessage: func(message *Message) {
+		shown++
+		cancel()
+		select {
+		case <-heard: // closed: the engine was left before
+		case <-time.After(200 * time.Millisecond):
+		}
+		message.Ack()
+	}}
+	_ = client.Run(ctx)
+	if text := <-heard; text != `{"seq":1,"type":"ack"}` || shown != 1 {
+		t.Fatalf("%d shown, told %q", shown, text)
+	}
+}
+
 // A URL may end in a slash, and a cursor that the engine does not know is told.
 func TestAnUnknownCursorIsToldAsAGap(t *testing.T) {
 	url, _ := serve(t, `{"type":"welcome","epoch":"8","resumed":"gap","from":1}`)
