@@ -31,6 +31,7 @@ def table(access: Access, link_key: LinkKey) -> EndpointTable:
     config, gateway = access.config, access.gateway
     shard_client, category_book = gateway.shard_client, gateway.category_book
     preferences = Preferences(config, shard_client, category_book, gateway.times_changed)
+    gateway.kept_of_user["preferences"] = preferences.kept_rows
     unsubscribing = Unsubscribing(config, shard_client, preferences, category_book, link_key, gateway.wall_ms)
 
     async def get_profile(request: Request) -> Response:

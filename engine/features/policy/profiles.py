@@ -9,9 +9,10 @@ hours by category: an application that does not know of them would subscribe its
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from engine.api.json_bodies import decode_body
@@ -94,6 +95,14 @@ class Preferences:
     async def get(self, key: str) -> dict[str, Any]:
         """The answer to `GET /v1/preferences`. Raises Unavailable: the shard or its storage did not answer."""
         return self._shown(key, await get(self._shard_client, key))
+
+    async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
+        """What the user has chosen, in JSON: one row, none for a user without a profile. Raises as `get`."""
+        answer = await get(self._shard_client, key)
+        if answer.profile is not None:
+            chosen = self._shown(key, answer)
+            del chosen["available"]
+            yield msgspec.json.encode(chosen)
 
     async def change(self, key: str, body: bytes) -> dict[str, Any]:
         """The answer to `PATCH /v1/preferences`; durable on return.

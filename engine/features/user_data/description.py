@@ -98,6 +98,7 @@ def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             messages=_kept("Messages that are not acknowledged, as they are delivered, with `expires`."),
             inbox=_kept("Messages of the inbox with their marks, as `GET /v1/inbox` has them; archived ones last."),
             entries=_kept("Dead letters, session events, and actions that are not done, as `stream` says."),
+            preferences=_kept("What the user has chosen, as `GET /v1/preferences` has it, without `available`."),
             channels=_kept("Addresses in other channels."),
             questions=_kept("Questions that the user was asked, with the answers."),
             sampled_events=_kept("Events of the sample for dry runs of rules that name the user."),

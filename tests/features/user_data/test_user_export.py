@@ -39,6 +39,7 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
         await client.post("/v1/notifications", json={"user": "u1", "type": "post.liked", "id": "m1", "data": {"n": 1}})
         await client.post("/v1/notifications", json={"user": "u1", "type": "reminder", "delay": 60})
         await client.put("/v1/users/u1/profile", json={"locale": "de"})
+        await client.patch("/v1/preferences?user=u1", json={"channels": {"*/email": "off"}})
         world.shard.cold = [(4, 505)]
         for seq in (4, 505):
             body = b'"id":"m%d","type":"in.storage"' % seq
@@ -49,6 +50,7 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert exported["messages"][0]["data"] == {"n": 1}
     assert [one["notification"]["type"] for one in exported["scheduled"]] == ["reminder"]
     assert (exported["user"], exported["profile"]["locale"]) == ("u1", "de")
+    assert [one["channels"] for one in exported["preferences"]] == [{"*/email": "off"}]
     letter, damaged, session, action = exported["entries"]
     assert (damaged["stream"], damaged["damaged"], len(damaged)) == ("dead_letters", True, 3)
     assert (letter["stream"], letter["seq"], letter["notification"]) == ("dead_letters", 3, {"id": "d1"})
