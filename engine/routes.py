@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,7 +29,7 @@ from engine.api import (
     publish_endpoint,
     scheduled,
 )
-from engine.api.access import Access
+from engine.api.access import Access, check_own_tenant
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls
 from engine.api.publish_endpoint import PublishEndpoint, PublishHead
@@ -173,6 +174,7 @@ class _Publish:
         """Authenticate, read, publish, answer."""
         head = PublishHead.of(scope["headers"], scope["query_string"])
         principal = self._publisher.admit(head)
+        check_own_tenant(principal, QueryParams(scope["query_string"]))
         self._publisher.check_unread(head)
         body = await read_body(scope, receive, self._config)
         answer = await self._publisher.publish(body, head.content, principal)

@@ -269,9 +269,10 @@ async def test_a_user_is_erased_after_its_timers_by_an_admin_of_its_tenant_only(
 
 
 async def test_no_user_is_changed_in_place_of_one_of_another_tenant() -> None:
-    async with edge_world() as world, world.http(scopes="admin operator") as client:
-        for path in ("/v1/users/ann", "/v1/users/ann/profile", "/v1/subscriptions/news?user=ann"):
+    async with edge_world() as world, world.http(scopes="admin operator publish") as client:
+        for path in ("/v1/users/ann", "/v1/users/ann/profile", "/v1/subscriptions/news?user=ann", "/v1/scheduled?user=ann"):
             problem(await client.delete(path + ("&" if "?" in path else "?") + "tenant=acme"), 403)
+        problem(await client.post("/v1/notifications?tenant=acme", json=ITEM), 403)
         assert world.shard.received == []
         assert (await client.delete("/v1/users/ann", params={"tenant": "default"})).status_code == 204
 

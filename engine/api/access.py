@@ -49,6 +49,8 @@ class Access:
         principal = self._bearer(request)
         if scope:
             tokens.require(principal, scope)
+        if scope == "publish":
+            check_own_tenant(principal, request.query_params)
         self.gateway.tenant_quotas.check_request(principal)
         return principal
 
