@@ -32,6 +32,9 @@ _STATES: Final = {
 """The state of a message that only the history knows, by the last event of it."""
 
 
+_EVENT: Final = "event"
+"""Of an event for the rules, whose id may be that of a message too."""
+
 STEPS: Final = frozenset(("step_skipped", "step_unsent", "step_done", "step_failed"))
 """Events of the steps of a message, which change nothing about the message."""
 
@@ -59,8 +62,10 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
         state = "scheduled"
     if archived:
         steps = _together(archived, steps)
-        own = [step.event for step in archived if step.event not in STEPS]
-        state = state or _STATES.get(own[-1] if own else "", "pending")
+        of_message = [step.event for step in archived if step.event != _EVENT]
+        own = [event for event in of_message if event not in STEPS]
+        if of_message:
+            state = state or _STATES.get(own[-1] if own else "", "pending")
     if not state:
         raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
     members = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}

@@ -12,6 +12,7 @@ from engine.core.wire import records as wire
 from engine.errors import Unavailable
 from engine.features.history import timeline
 from engine.features.history.endpoints import History
+from engine.http.problems import Problem
 from tests.support.edge_world import EdgeWorld, edge_world
 
 HOUR_MS = 3_600_000
@@ -104,6 +105,14 @@ async def test_a_timeline_has_the_steps_of_the_history_and_those_that_it_does_no
     forgotten = wire.Traced(1, "", 0, [])
     known = await timeline.timeline(AskedShard(forgotten), history_with(*archived).steps, "t:u", "m")  # type: ignore[arg-type]
     assert (known["state"], len(known["timeline"])) == ("sent", 2), "long after its mailbox has forgotten it"
+
+
+async def test_an_event_alone_is_no_message() -> None:
+    event, sent = {"at_ms": 5, "event": "event"}, {"at_ms": 4, "event": "sent"}
+    forgotten = AskedShard(wire.Traced(1, "", 0, []))
+    with pytest.raises(Problem, match="nothing is known"):
+        await timeline.timeline(forgotten, history_with(event).steps, "t:u", "m")  # type: ignore[arg-type]
+    assert (await timeline.timeline(forgotten, history_with(sent, event).steps, "t:u", "m"))["state"] == "sent"  # type: ignore[arg-type]
 
 
 async def test_a_long_timeline_has_its_newest_steps_and_the_state_after_them() -> None:
