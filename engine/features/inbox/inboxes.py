@@ -124,10 +124,13 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
     """
     shows = _filter(query)
     rows: list[InboxRow] = []
-    before = query.before
+    before, epoch = query.before, ""
     while True:
         wanted = query.limit - len(rows) if shows is None else config.inbox_page_max
         page = await page_of(shard_client, key, before, wanted, query.view)
+        if epoch not in ("", page.epoch):  # the answer would name those of the pages before by numbers of other messages
+            raise Unavailable("the inbox has begun anew")
+        epoch = page.epoch
         rows += page.rows if shows is None else [row for row in page.rows if shows(row.body)]
         before = page.before
         if not before or len(rows) >= query.limit:

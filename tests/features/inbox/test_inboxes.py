@@ -10,7 +10,8 @@ import pytest
 
 from engine.core.inbox.inbox import ALL
 from engine.core.wire import records as wire
-from engine.features.inbox.inboxes import find_rows
+from engine.errors import Unavailable
+from engine.features.inbox.inboxes import find_rows, parse_query, read
 from engine.gateway.shard_client import ShardClient
 from tests.support.edge_world import EdgeWorld, edge_world
 
@@ -113,12 +114,15 @@ async def test_rows_found_before_numbers_began_anew_are_dropped(world: EdgeWorld
             0, wire.OK, [wire.InboxRow(seq, 0, False, 0, b'"id":"%b"' % id.encode()) for seq, id in rows], before, epoch=epoch
         )
 
-    pages = iter((page("e1", 3, (3, "c")), page("e2", 0, (1, "a"))))
-
     class Pages:
-        async def ask(self, *_: object) -> wire.InboxIs:
-            return next(pages)
+        pages = (page("e1", 3, (3, "c")), page("e2", 0, (1, "a")))
 
+        async def ask(self, *_: object) -> wire.InboxIs:
+            first, *self.pages = self.pages
+            return first
+
+    with pytest.raises(Unavailable, match="begun anew"):
+        await read(cast(ShardClient, Pages()), "t:u", parse_query({"type": "post.*"}, world.config), world.config)
     found, epoch = await find_rows(cast(ShardClient, Pages()), "t:u", {"a", "c"}, world.config, (ALL,))
     assert ({id: row.seq for id, row in found.items()}, epoch) == ({"a": 1}, "e2")
 
