@@ -305,7 +305,8 @@ def mint(
         raise Invalid("a secret is needed", "secret")
     if not 0 < ttl_s <= lifetime_s_max:
         raise Invalid(f"above 0 and at most {lifetime_s_max} seconds are allowed", "ttl")
-    claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s)}
+    # Whole seconds would put a token before a revocation earlier in its second.
+    claims: dict[str, str | float] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": round(now_s, 3)}
     claims["exp"] = math.ceil(min(now_s + ttl_s, int(now_s) + lifetime_s_max))
     claims["jti"] = secrets.token_urlsafe(_JTI_BYTES)
     if issuer:

@@ -22,7 +22,7 @@ _AWAY_S: Final = 30.0
 
 def request(data_dir: str | None, path: str, numbers: dict[str, int] | None) -> dict[str, Any]:
     """Ask the running engine for it; returns `scaling` of the status as it is then. Raises EngineError, one line."""
-    target = find_engine(data_dir, None, None, "engine-scale", ["operator"], "default")
+    target = find_engine(data_dir, None, None, path.replace("/v1/", "engine-"), ["operator"], "default")
     return ask(target, "POST", path, numbers, advice="`engine status` shows what it does")
 
 

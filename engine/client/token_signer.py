@@ -60,8 +60,9 @@ class TokenSigner:
 
         if not user:
             raise ValueError("user: the name of a user is needed")
-        now_s = int(time.time())
-        claims = {**self._claims, "sub": user, "scope": " ".join(scopes or ("connect",)), "iat": now_s, "exp": now_s + self._lifetime_s}
+        now_s = round(time.time(), 3)  # whole seconds would put it before a revocation earlier in its second
+        claims = {**self._claims, "sub": user, "scope": " ".join(scopes or ("connect",)), "iat": now_s}
+        claims["exp"] = int(now_s) + self._lifetime_s
         return jwt.encode(claims, self._key, self._algorithm)
 
     def publisher(self, name: str) -> Callable[[], str]:

@@ -167,7 +167,8 @@ def test_a_time_of_issue_ahead_makes_no_token_live_longer() -> None:
 
 def test_a_minted_token_of_the_longest_life_is_accepted() -> None:
     made = mint(SECRET, "a", ("connect",), 3600, now_s=NOW_S + 0.5, lifetime_s_max=3600)
-    Authenticator(Config(jwt_secret=SECRET, token_lifetime_s_max=3600)).token_principal(made, NOW_S + 0.5)
+    principal = Authenticator(Config(jwt_secret=SECRET, token_lifetime_s_max=3600)).token_principal(made, NOW_S + 0.5)
+    assert principal.issued_ms == NOW_S * 1000 + 500  # a revocation earlier in this second does not cover it
 
 
 # -- Revocation. -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def mcp(
     token: GivenToken = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Serve tools of the Model Context Protocol to an agent: publish, ask, explain, history, inbox. Needs the extra `mcp`.
+    """Serve tools of the Model Context Protocol to an agent: publish, ask, withdraw, explain, history, inbox. Needs the extra `mcp`.
 
     On standard input and output it uses one token with the scope `publish`. Over HTTP each request brings its own, as a bearer token.
 
