@@ -24,6 +24,7 @@ from engine.core.policy.profile import NO_PROFILE, Profile, shown
 from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, GetProfile, ProfileIs, SetProfile
 from engine.errors import Invalid, Unavailable
 from engine.features.policy import time_zones
+from engine.features.policy.core.changed_profiles import outgrown, patched
 from engine.features.policy.core.preferences_json import NOTHING, PatchText, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits, ProfileText, parse_profile, profile_decoder
 from engine.gateway.shard_client import ShardClient
@@ -121,7 +122,9 @@ class Preferences:
         answer = await ask_change(self._shard_client, key, patch, self._config)
         if answer.status == OVERLOADED:
             entries_max = self._config.profile_entries_max
-            raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", "$"))
+            before = answer.profile or NO_PROFILE
+            member = outgrown(before, patched(before, patch), entries_max)
+            raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", f"$.{member}"))
         told = _good(answer)
         if told.profile is not None and (patch.mail_digest is not None or patch.zone is not None):
             await self._times_changed(key, told.profile)

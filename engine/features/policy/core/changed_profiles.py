@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,12 @@ from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile
 from engine.core.shard.user_handlers import RequestContext
 from engine.core.wire.records import OK, OVERLOADED, UNAVAILABLE, ChangeProfile, GetProfile, ProfileIs, SetProfile
 from engine.features.policy.core.choices import types_by_choice
+
+_LISTS: Final = {
+    "categories": "categories", "on_types": "types", "digest_types": "types", "inbox_types": "types", "muted_types": "types",
+    "muted_targets": "targets", "channels": "channels", "quiet_categories": "quiet_categories",
+}  # fmt: skip
+"""The lists of a profile, with the member of preferences that each is of."""
 
 
 def get_profile(mailbox: Mailbox, asked: GetProfile, _context: RequestContext) -> ProfileIs:
@@ -93,7 +99,6 @@ def _named(choices: Mapping[str, int], wanted: int) -> tuple[str, ...]:
     return tuple(name for name, choice in choices.items() if choice == wanted)
 
 
-def outgrown(before: Profile, after: Profile, entries_max: int) -> bool:
-    """Whether a change adds to a list of choices that has more than `entries_max` entries then."""
-    lists = ("categories", "on_types", "digest_types", "inbox_types", "muted_types", "muted_targets", "channels", "quiet_categories")
-    return any(len(getattr(after, name)) > max(entries_max, len(getattr(before, name))) for name in lists)
+def outgrown(before: Profile, after: Profile, entries_max: int) -> str:
+    """The member of a change that adds to a list of choices which has more than `entries_max` entries then; "" for none."""
+    return next((of for name, of in _LISTS.items() if len(getattr(after, name)) > max(entries_max, len(getattr(before, name)))), "")
