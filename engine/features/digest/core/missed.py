@@ -119,7 +119,7 @@ def read_missed(body: bytes, *, seq: int = 0, expires_ms: int = 0, collapse: str
         title=title,
         scope=_text(context, ("thread", "branch")),
         place=_text(context, ("repository", "project", "site")),
-        text=found.text or _text(data, TEXT_NAMES) or (found.data[:TEXT_CHARS_MAX] if isinstance(found.data, str) else ""),
+        text=_line(found.text) or _text(data, TEXT_NAMES) or (_line(found.data) if isinstance(found.data, str) else ""),
         state=_text(data, STATE_NAMES).lower(),
         count=max(found.count, 1),
     )
@@ -129,10 +129,14 @@ def _text(members: dict[str, Any], names: tuple[str, ...]) -> str:
     for name in names:
         value = members.get(name)
         if isinstance(value, str) and value.strip():
-            return " ".join(value[:TEXT_CHARS_MAX].split())
+            return _line(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
     return ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text[:TEXT_CHARS_MAX].split())
 
 
 def _name(actor: Any) -> str:

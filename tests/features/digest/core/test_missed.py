@@ -39,5 +39,6 @@ def test_a_summary_stands_for_what_it_counts() -> None:
 
 
 def test_data_may_be_the_text_itself() -> None:
-    assert read_missed(body(data="The lift is broken")).text == "The lift is broken"
+    assert read_missed(body(data="The lift\nis broken")).text == "The lift is broken", "a line has no line breaks"
+    assert read_missed(body(text="2 lifts\nare broken")).text == "2 lifts are broken"
     assert read_missed(body(data={"body": "b", "title": "t"})).text == "t"
