@@ -14,8 +14,9 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import uvloop
 from hypothesis import HealthCheck, Phase, settings
@@ -31,6 +32,11 @@ from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.steady_ast import steady_ast
 from tests.support.worker_groups import ENGINES, GroupScheduling, group_of
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from tests.support.edge_world import EdgeWorld
 
 QUICK_EXAMPLES = 10  # of each property, in `make check`
 MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "browser"}
@@ -151,6 +157,30 @@ async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
     await client.flushall()
     yield client
     await client.aclose()
+
+
+# -- one edge ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+async def world() -> AsyncIterator[EdgeWorld]:
+    """An edge with the usual settings; a module whose tests need others has a fixture of this name."""
+    from tests.support.edge_world import edge_world
+
+    async with edge_world() as world:
+        yield world
+
+
+@pytest.fixture
+async def client(world: EdgeWorld) -> AsyncIterator[httpx.AsyncClient]:
+    """Makes requests of that edge with the token of an admin who may publish."""
+    async with world.http() as client:
+        yield client
+
+
+@pytest.fixture
+async def socket(world: EdgeWorld) -> AsyncIterator[ClientConnection]:
+    """A WebSocket of a user of that edge."""
+    async with world.connect() as socket:
+        yield socket
 
 
 ACTING_RULES = Path(__file__).parent / "data" / "acting_rules.toml"

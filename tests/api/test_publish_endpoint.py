@@ -179,18 +179,17 @@ async def test_a_body_that_comes_in_pieces_is_waited_for() -> None:
         assert seen == []
 
 
-async def test_who_may_not_publish_is_told_before_the_body_is_here() -> None:
-    async with edge_world() as world:
-        for token, status in ("nonsense", b" 401 "), (world.token(scopes="connect"), b" 403 "):
-            async with connected(world) as connection:
-                assert status in await connection.ask(asked(token)[:-1])
+async def test_who_may_not_publish_is_told_before_the_body_is_here(world: EdgeWorld) -> None:
+    for token, status in ("nonsense", b" 401 "), (world.token(scopes="connect"), b" 403 "):
         async with connected(world) as connection:
-            token = world.token("revoked")
-            for _ in range(2):  # then its head is kept
-                assert b" 202 " in await connection.ask(asked(token))
-            now_ms = world.gateway.wall_ms()
-            world.gateway.revoked.add([Revocation(USER, "default", "revoked", now_ms + 600_000, now_ms + 1000)])
-            assert b" 401 " in await connection.ask(asked(token)[:-1])
+            assert status in await connection.ask(asked(token)[:-1])
+    async with connected(world) as connection:
+        token = world.token("revoked")
+        for _ in range(2):  # then its head is kept
+            assert b" 202 " in await connection.ask(asked(token))
+        now_ms = world.gateway.wall_ms()
+        world.gateway.revoked.add([Revocation(USER, "default", "revoked", now_ms + 600_000, now_ms + 1000)])
+        assert b" 401 " in await connection.ask(asked(token)[:-1])
 
 
 async def test_a_body_that_never_comes_is_given_up() -> None:
@@ -233,30 +232,28 @@ async def test_an_idle_connection_is_closed_after_its_last_answer() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "nonsense"])
-async def test_a_connection_that_has_ended_leaves_nothing_for_the_collector(token: str) -> None:
-    async with edge_world() as world:
-        gc.disable()
-        try:
-            async with connected(world) as connection:
-                await connection.ask(asked(token or world.token()))
-                (protocol,) = map(weakref.ref, world.server.server_state.connections)
-            await until(lambda: protocol() is None)
-        finally:
-            gc.enable()
-
-
-async def test_a_client_that_leaves_before_the_answer_disturbs_nobody() -> None:
-    async with edge_world() as world:
-        world.shard.connected = False
+async def test_a_connection_that_has_ended_leaves_nothing_for_the_collector(world: EdgeWorld, token: str) -> None:
+    gc.disable()
+    try:
         async with connected(world) as connection:
-            connection.writer.write(asked(world.token()))
-            await until(lambda: world.server.server_state.tasks)
-            reset_at_close(connection.writer.get_extra_info("socket"))
-        await until(lambda: not world.server.server_state.connections)
-        world.shard.reset()
-        await until(lambda: not world.server.server_state.tasks)
-        assert len(world.shard.of(wire.Post)) == 1
-        assert b" 202 " in (await told(world, asked(world.token())))[0]
+            await connection.ask(asked(token or world.token()))
+            (protocol,) = map(weakref.ref, world.server.server_state.connections)
+        await until(lambda: protocol() is None)
+    finally:
+        gc.enable()
+
+
+async def test_a_client_that_leaves_before_the_answer_disturbs_nobody(world: EdgeWorld) -> None:
+    world.shard.connected = False
+    async with connected(world) as connection:
+        connection.writer.write(asked(world.token()))
+        await until(lambda: world.server.server_state.tasks)
+        reset_at_close(connection.writer.get_extra_info("socket"))
+    await until(lambda: not world.server.server_state.connections)
+    world.shard.reset()
+    await until(lambda: not world.server.server_state.tasks)
+    assert len(world.shard.of(wire.Post)) == 1
+    assert b" 202 " in (await told(world, asked(world.token())))[0]
 
 
 async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
@@ -297,18 +294,17 @@ async def test_answers_do_not_pile_up_for_a_client_that_does_not_read_them() -> 
             assert b" 202 " in await connection.answer()
 
 
-async def test_a_bug_is_told_to_the_log_and_not_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
-    async with edge_world() as world:
+async def test_a_bug_is_told_to_the_log_and_not_to_the_client(world: EdgeWorld, caplog: pytest.LogCaptureFixture) -> None:
 
-        async def fail(_drafts: Any) -> Any:
-            raise RuntimeError("secret thought")
+    async def fail(_drafts: Any) -> Any:
+        raise RuntimeError("secret thought")
 
-        world.gateway.shard_client.post = fail  # type: ignore[method-assign]
-        with caplog.at_level(logging.ERROR):
-            (answer,) = await told(world, asked(world.token()))
-        assert answer.startswith(b"HTTP/1.1 500 ")
-        assert b"secret" not in answer
-        assert "secret thought" in caplog.text
+    world.gateway.shard_client.post = fail  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR):
+        (answer,) = await told(world, asked(world.token()))
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"secret" not in answer
+    assert "secret thought" in caplog.text
 
 
 # -- What is plain. --------------------------------------------------------------------------------------------------------

@@ -13,24 +13,23 @@ from engine.__main__ import app
 from engine.client import Digest
 from engine.errors import Forbidden, Refused
 from tests.support.background_loop import in_background
-from tests.support.edge_world import edge_world
+from tests.support.edge_world import EdgeWorld, edge_world
 
 LIKED = {"type": "post.liked", "priority": "high", "target": {"kind": "post", "id": 7, "title": "Roses"}}
 
 
-async def test_a_client_asks_for_what_its_user_missed_before_it_connects() -> None:
-    async with edge_world() as world:
-        await world.publish(**LIKED, actor="ana", count=2)
-        found = await Client(world.url(), world.token("u1")).digest(limit=3)
-        (line,) = found.lines
-        assert (found.messages, found.model, found.skipped) == (2, False, {})
-        assert (line.text, line.intent, line.priority, line.count) == ("ana liked “Roses”", "liked", "high", 2)
-        assert [one.seq for one in line.messages] == [1, 2]
-        assert line.from_ <= line.to
-        with pytest.raises(Refused, match="`limit`"):
-            await Client(world.url(), world.token("u1")).digest(limit=1000)
-        with pytest.raises(Forbidden):
-            await Client(world.url(), world.token("u1", "publish")).digest()
+async def test_a_client_asks_for_what_its_user_missed_before_it_connects(world: EdgeWorld) -> None:
+    await world.publish(**LIKED, actor="ana", count=2)
+    found = await Client(world.url(), world.token("u1")).digest(limit=3)
+    (line,) = found.lines
+    assert (found.messages, found.model, found.skipped) == (2, False, {})
+    assert (line.text, line.intent, line.priority, line.count) == ("ana liked “Roses”", "liked", "high", 2)
+    assert [one.seq for one in line.messages] == [1, 2]
+    assert line.from_ <= line.to
+    with pytest.raises(Refused, match="`limit`"):
+        await Client(world.url(), world.token("u1")).digest(limit=1000)
+    with pytest.raises(Forbidden):
+        await Client(world.url(), world.token("u1", "publish")).digest()
 
 
 async def test_a_client_that_comes_back_gets_the_digest_as_an_event_and_every_message() -> None:

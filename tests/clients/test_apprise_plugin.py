@@ -45,20 +45,18 @@ def bodies(world: EdgeWorld) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("plugin")
-async def test_each_user_of_the_address_is_notified() -> None:
-    async with edge_world() as world:
-        assert await notify(url(world, "ann/bob%20x?kind=airflow.failed"), title="etl failed", body="line", notify_type=NotifyType.FAILURE)
-        assert bodies(world).keys() == {"default:ann", "default:bob x"}
-        told = bodies(world)["default:ann"]
-        assert (told["type"], told["priority"]) == ("airflow.failed", "high")
-        assert told["data"] == {"title": "etl failed", "body": "line", "level": "failure"}
+async def test_each_user_of_the_address_is_notified(world: EdgeWorld) -> None:
+    assert await notify(url(world, "ann/bob%20x?kind=airflow.failed"), title="etl failed", body="line", notify_type=NotifyType.FAILURE)
+    assert bodies(world).keys() == {"default:ann", "default:bob x"}
+    told = bodies(world)["default:ann"]
+    assert (told["type"], told["priority"]) == ("airflow.failed", "high")
+    assert told["data"] == {"title": "etl failed", "body": "line", "level": "failure"}
 
 
 @pytest.mark.usefixtures("plugin")
-async def test_a_refusal_is_a_failure_of_apprise() -> None:
-    async with edge_world() as world:
-        assert not await notify(url(world, "ann", scopes="connect"), body="x")
-        assert world.shard.of(wire.Post) == []
+async def test_a_refusal_is_a_failure_of_apprise(world: EdgeWorld) -> None:
+    assert not await notify(url(world, "ann", scopes="connect"), body="x")
+    assert world.shard.of(wire.Post) == []
 
 
 async def test_a_repeat_after_an_outage_has_the_same_ids(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +115,9 @@ def test_a_shown_address_hides_the_token() -> None:
     assert apprise[0].url().startswith("engine://sesame@host:8000/ann?")
 
 
-async def test_the_command_of_apprise_finds_it_in_its_folder() -> None:
-    async with edge_world() as world:
-        start = [sys.executable, "-c", "from apprise.cli import main; main()"]
-        program = [*start, "--plugin-path", str(PLUGIN.parent), "-b", "x", url(world, "ann")]
-        done = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert bodies(world)["default:ann"]["data"]["body"] == "x"
+async def test_the_command_of_apprise_finds_it_in_its_folder(world: EdgeWorld) -> None:
+    start = [sys.executable, "-c", "from apprise.cli import main; main()"]
+    program = [*start, "--plugin-path", str(PLUGIN.parent), "-b", "x", url(world, "ann")]
+    done = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert bodies(world)["default:ann"]["data"]["body"] == "x"

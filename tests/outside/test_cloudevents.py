@@ -6,12 +6,11 @@ Each request also has the `subject` that names the user, which the engine needs 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from tests.support.edge_world import EdgeWorld, frame_of
 
 BINARY = {
     "ce-specversion": "1.0",
@@ -25,12 +24,6 @@ EXTENSIONS = {"comexampleextension1": "value", "comexampleextension2": '{"otherv
 MINIMUM = {"specversion": "1.0", "type": "io.cloudevents.minimum", "source": "//github.com/cloudevents/cloudeventsconformance/yaml/v1.yaml"}
 HELLO = {"message": "Hello World!"}
 SENT_MS = 1_522_900_584_000
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[EdgeWorld]:
-    async with edge_world() as running:
-        yield running
 
 
 async def posted(world: EdgeWorld, headers: dict[str, str], body: bytes) -> tuple[int, Any]:

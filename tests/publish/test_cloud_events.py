@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 from cloudevents.core.bindings.http import to_binary, to_structured
 from cloudevents.core.formats.json import JSONFormat
@@ -26,7 +27,7 @@ from engine.http.problems import Problem
 from engine.publish.cloud_events import message_id
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content, Form, least_priority
-from tests.support.edge_world import edge_world
+from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.recursion_limit import recursion_limit_of_an_edge
 
 CONFIG = Config()
@@ -276,9 +277,8 @@ async def test_requests_of_the_older_sdk_are_understood_too() -> None:
             assert [(one["id"], one["seq"]) for one in answer.json()["results"]] == [(message_id("/s", "1"), 1)]
 
 
-async def test_what_would_become_of_an_event_is_explained_in_binary_mode_too() -> None:
-    async with edge_world() as world, world.http() as client:
-        answer = await client.post("/v1/explain", content=b"{}", headers=BINARY)
-        assert answer.json()["results"][0]["user"] == "ann"
-        problem = (await client.post("/v1/explain", content=b"{}", headers={**BINARY, "ce-ttl": "0"})).json()
-        assert re.match(r"ce-ttl: seconds", problem["detail"])
+async def test_what_would_become_of_an_event_is_explained_in_binary_mode_too(world: EdgeWorld, client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/explain", content=b"{}", headers=BINARY)
+    assert answer.json()["results"][0]["user"] == "ann"
+    problem = (await client.post("/v1/explain", content=b"{}", headers={**BINARY, "ce-ttl": "0"})).json()
+    assert re.match(r"ce-ttl: seconds", problem["detail"])

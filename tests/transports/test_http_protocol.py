@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.transports.asgi import AsgiExchange
-from tests.support.edge_world import client_frame, edge_world
+from tests.support.edge_world import EdgeWorld, client_frame, edge_world
 from tests.support.http_connection import HttpClient, respond, whole_body
 from tests.support.waiting import until
 
@@ -382,18 +382,17 @@ async def test_few_of_the_requests_that_are_sent_at_once_wait_and_all_are_answer
     assert client.transport.reading
 
 
-async def test_a_publisher_that_is_refused_at_once_does_not_hold_the_event_loop() -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        request = b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-        refused = world.gateway.metrics.refused
-        await client.send(request * 500)
-        steps: list[int] = []
-        while refused[401] < 500:
-            await asyncio.sleep(0)
-            steps.append(refused[401])
-        assert max(after - before for before, after in pairwise([0, *steps])) <= 3
-        client.close()
+async def test_a_publisher_that_is_refused_at_once_does_not_hold_the_event_loop(world: EdgeWorld) -> None:
+    client = await world.raw_unasked()
+    request = b"POST /v1/notifications HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    refused = world.gateway.metrics.refused
+    await client.send(request * 500)
+    steps: list[int] = []
+    while refused[401] < 500:
+        await asyncio.sleep(0)
+        steps.append(refused[401])
+    assert max(after - before for before, after in pairwise([0, *steps])) <= 3
+    client.close()
 
 
 # -- Clients that do not take their answers. -------------------------------------------------------------------------------
@@ -519,14 +518,13 @@ def websocket(token: str, *lines: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/ws/", "/v1/ws/1?x=/v1/ws"])
-async def test_an_upgrade_where_there_is_no_websocket_is_served_as_http_1_1(path: str) -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        await client.send(websocket(world.token()).replace(b"/v1/ws", path.encode()))
-        head = await client.head()
-        assert head.startswith(b"HTTP/1.1 404 ")
-        assert b"application/problem+json" in head
-        client.close()
+async def test_an_upgrade_where_there_is_no_websocket_is_served_as_http_1_1(world: EdgeWorld, path: str) -> None:
+    client = await world.raw_unasked()
+    await client.send(websocket(world.token()).replace(b"/v1/ws", path.encode()))
+    head = await client.head()
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert b"application/problem+json" in head
+    client.close()
 
 
 @pytest.mark.parametrize(
@@ -539,24 +537,22 @@ async def test_an_upgrade_where_there_is_no_websocket_is_served_as_http_1_1(path
         ("Cookie: a=" + "b" * 3900, "Cookie: c=d"),
     ],
 )
-async def test_frames_in_the_same_read_as_the_handshake_are_not_lost(lines: tuple[str, ...]) -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        await client.send(websocket(world.token(), *lines) + client_frame(b'{"type":"ping","ts":7}'))
-        await client.accepted()
-        frames = [json.loads((await client.frame())[1])["type"] for _ in range(2)]
-        assert sorted(frames) == ["pong", "welcome"]
-        client.close()
+async def test_frames_in_the_same_read_as_the_handshake_are_not_lost(world: EdgeWorld, lines: tuple[str, ...]) -> None:
+    client = await world.raw_unasked()
+    await client.send(websocket(world.token(), *lines) + client_frame(b'{"type":"ping","ts":7}'))
+    await client.accepted()
+    frames = [json.loads((await client.frame())[1])["type"] for _ in range(2)]
+    assert sorted(frames) == ["pong", "welcome"]
+    client.close()
 
 
-async def test_a_websocket_behind_an_unanswered_request_is_not_granted() -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        await client.send(get("/healthz") + websocket(world.token()))
-        read = b""
-        while b"/v1/ws" not in read and b" 426 " not in read and b" 101 " not in read:
-            read += await client.read(1)
-        assert read.startswith(b"HTTP/1.1 200 ")
-        assert b" 426 " in read
-        assert not world.gateway.connections
-        client.close()
+async def test_a_websocket_behind_an_unanswered_request_is_not_granted(world: EdgeWorld) -> None:
+    client = await world.raw_unasked()
+    await client.send(get("/healthz") + websocket(world.token()))
+    read = b""
+    while b"/v1/ws" not in read and b" 426 " not in read and b" 101 " not in read:
+        read += await client.read(1)
+    assert read.startswith(b"HTTP/1.1 200 ")
+    assert b" 426 " in read
+    assert not world.gateway.connections
+    client.close()

@@ -72,18 +72,17 @@ async def left_by(world: EdgeWorld, act: Callable[[EdgeWorld], Awaitable[None]])
         gc.enable()
 
 
-async def test_connections_and_requests_leave_nothing_to_the_collector() -> None:
+async def test_connections_and_requests_leave_nothing_to_the_collector(world: EdgeWorld) -> None:
     """Edges collect rarely; a cycle per connection would be a leak for minutes."""
-    async with edge_world() as world:
-        for act in (websocket, odd_websocket, request("/healthz"), request("/v1/poll?wait=0")):
-            await act(world)
-            left: Counter[str] = Counter()
-            for _ in range(3):  # a thread that earlier tests left running, such as Ray's, may leave something of its own once
-                left = await left_by(world, act)
-                if max(left.values(), default=0) < ROUNDS:
-                    break
-            else:
-                pytest.fail(str(left.most_common(10)))
+    for act in (websocket, odd_websocket, request("/healthz"), request("/v1/poll?wait=0")):
+        await act(world)
+        left: Counter[str] = Counter()
+        for _ in range(3):  # a thread that earlier tests left running, such as Ray's, may leave something of its own once
+            left = await left_by(world, act)
+            if max(left.values(), default=0) < ROUNDS:
+                break
+        else:
+            pytest.fail(str(left.most_common(10)))
 
 
 @pytest.mark.parametrize("short", [True, False])

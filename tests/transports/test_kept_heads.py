@@ -184,15 +184,14 @@ async def test_a_server_that_stops_waits_for_the_body_behind_a_kept_head() -> No
         assert answer.endswith(b"<end>")
 
 
-async def test_a_client_that_leaves_before_the_body_behind_a_kept_head_leaves_nothing() -> None:
-    async with edge_world() as world:
-        async with connected(world) as connection:
-            protocol = await warm(world, connection, token := world.token())
-            connection.writer.write(asked(token, item(2))[:-3])
-            await until(lambda: protocol._held)
-        await until(lambda: not world.server.server_state.connections)
-        assert not protocol._held
-        assert protocol._timer is None
+async def test_a_client_that_leaves_before_the_body_behind_a_kept_head_leaves_nothing(world: EdgeWorld) -> None:
+    async with connected(world) as connection:
+        protocol = await warm(world, connection, token := world.token())
+        connection.writer.write(asked(token, item(2))[:-3])
+        await until(lambda: protocol._held)
+    await until(lambda: not world.server.server_state.connections)
+    assert not protocol._held
+    assert protocol._timer is None
 
 
 async def test_a_kept_head_of_a_revoked_token_is_refused_and_the_connection_stays() -> None:

@@ -20,15 +20,14 @@ async def poll(world: EdgeWorld, cursor: str = "", wait: float = 0) -> dict[str,
     return body
 
 
-async def test_a_poll_answers_at_once_when_something_is_pending() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        answer = await poll(world, wait=30)
-        assert [message["seq"] for message in answer["messages"]] == [1, 2]
-        assert answer["last_event_id"] == f"{EPOCH}-2"
-        assert answer["resumed"] == "new"
-        assert not world.gateway.connections
-        await until(lambda: world.shard.of(wire.Detach))
+async def test_a_poll_answers_at_once_when_something_is_pending(world: EdgeWorld) -> None:
+    await world.publish(count=2)
+    answer = await poll(world, wait=30)
+    assert [message["seq"] for message in answer["messages"]] == [1, 2]
+    assert answer["last_event_id"] == f"{EPOCH}-2"
+    assert answer["resumed"] == "new"
+    assert not world.gateway.connections
+    await until(lambda: world.shard.of(wire.Detach))
 
 
 async def test_an_early_copy_whose_place_the_answer_reaches_is_left_out() -> None:
@@ -44,23 +43,21 @@ async def test_an_early_copy_whose_place_the_answer_reaches_is_left_out() -> Non
     assert answer["last_event_id"] == f"{EPOCH}-2"
 
 
-async def test_the_next_poll_acknowledges_and_waits_for_what_comes() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        waiting = asyncio.ensure_future(poll(world, f"{EPOCH}-2", 30))
-        await until(lambda: world.shard.attached)
-        assert world.shard.acked["default:u1"] == 2
-        await world.publish()
-        answer = await waiting
-        assert [message["seq"] for message in answer["messages"]] == [3]
-        assert answer["resumed"] == "ok"
+async def test_the_next_poll_acknowledges_and_waits_for_what_comes(world: EdgeWorld) -> None:
+    await world.publish(count=2)
+    waiting = asyncio.ensure_future(poll(world, f"{EPOCH}-2", 30))
+    await until(lambda: world.shard.attached)
+    assert world.shard.acked["default:u1"] == 2
+    await world.publish()
+    answer = await waiting
+    assert [message["seq"] for message in answer["messages"]] == [3]
+    assert answer["resumed"] == "ok"
 
 
-async def test_a_poll_without_news_gives_the_cursor_back() -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        expected = {"messages": [], "last_event_id": f"{EPOCH}-2", "resumed": "ok", "user": "u1"}
-        assert await poll(world, f"{EPOCH}-2", 0.1) == expected
+async def test_a_poll_without_news_gives_the_cursor_back(world: EdgeWorld) -> None:
+    await world.publish(count=2)
+    expected = {"messages": [], "last_event_id": f"{EPOCH}-2", "resumed": "ok", "user": "u1"}
+    assert await poll(world, f"{EPOCH}-2", 0.1) == expected
 
 
 async def test_a_poll_that_is_not_to_wait_answers_as_soon_as_the_shard_has_spoken() -> None:
@@ -73,17 +70,16 @@ async def test_a_poll_that_is_not_to_wait_answers_as_soon_as_the_shard_has_spoke
         assert (await asked)["messages"] == []
 
 
-async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
-    async with edge_world() as world:
-        waiting = asyncio.ensure_future(poll(world, "other-9", 30))
-        await until(lambda: world.shard.attached)
-        conn = next(iter(world.shard.attached))
-        world.shard.say(wire.GapRange(conn, 1, 4), wire.Deliver(conn, [(5, 1, b'"id":"a"')]))
-        answer = await waiting
-        assert answer["gaps"] == [{"from": 1, "to": 4}]
-        assert [message["seq"] for message in answer["messages"]] == [5]
-        assert answer["last_event_id"] == f"{EPOCH}-5"
-        assert answer["resumed"] == "gap"
+async def test_a_poll_tells_gaps_and_what_comes_behind_them(world: EdgeWorld) -> None:
+    waiting = asyncio.ensure_future(poll(world, "other-9", 30))
+    await until(lambda: world.shard.attached)
+    conn = next(iter(world.shard.attached))
+    world.shard.say(wire.GapRange(conn, 1, 4), wire.Deliver(conn, [(5, 1, b'"id":"a"')]))
+    answer = await waiting
+    assert answer["gaps"] == [{"from": 1, "to": 4}]
+    assert [message["seq"] for message in answer["messages"]] == [5]
+    assert answer["last_event_id"] == f"{EPOCH}-5"
+    assert answer["resumed"] == "gap"
 
 
 async def test_a_poll_stays_after_a_gap_for_an_announced_message() -> None:
@@ -113,28 +109,25 @@ async def poll_with_two_ahead(world: EdgeWorld) -> tuple[asyncio.Future[dict[str
     return asked, next(iter(world.shard.attached))
 
 
-async def test_a_client_that_leaves_ends_its_poll() -> None:
-    async with edge_world() as world:
-        with pytest.raises(httpx.ReadTimeout):
-            await world.once().get("/v1/poll?wait=30", timeout=0.3)
-        await until(lambda: world.shard.of(wire.Detach))
-        assert not world.gateway.connections
+async def test_a_client_that_leaves_ends_its_poll(world: EdgeWorld) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        await world.once().get("/v1/poll?wait=30", timeout=0.3)
+    await until(lambda: world.shard.of(wire.Detach))
+    assert not world.gateway.connections
 
 
-async def test_a_poll_ends_with_its_token() -> None:
-    async with edge_world() as world:
-        answer = await world.once(ttl_s=1).get("/v1/poll?wait=30")
-        assert (answer.status_code, answer.json()["detail"]) == (401, "the token has expired")
+async def test_a_poll_ends_with_its_token(world: EdgeWorld) -> None:
+    answer = await world.once(ttl_s=1).get("/v1/poll?wait=30")
+    assert (answer.status_code, answer.json()["detail"]) == (401, "the token has expired")
 
 
-async def test_a_poll_that_is_one_too_many_is_told_so() -> None:
-    async with edge_world() as world, world.http() as client:
-        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
-        await until(lambda: world.shard.attached)
-        world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
-        answer = await waiting
-        assert answer.status_code == 429
-        assert "retry-after" in answer.headers
+async def test_a_poll_that_is_one_too_many_is_told_so(world: EdgeWorld, client: httpx.AsyncClient) -> None:
+    waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
+    await until(lambda: world.shard.attached)
+    world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
+    answer = await waiting
+    assert answer.status_code == 429
+    assert "retry-after" in answer.headers
 
 
 async def test_a_shard_that_does_not_answer_makes_a_poll_fail_not_lie() -> None:
@@ -143,15 +136,13 @@ async def test_a_shard_that_does_not_answer_makes_a_poll_fail_not_lie() -> None:
         assert (await client.get("/v1/poll?wait=0")).status_code == 503
 
 
-async def test_a_drain_answers_polls_at_once() -> None:
-    async with edge_world() as world, world.http() as client:
-        waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
-        await until(lambda: world.shard.attached)
-        await world.gateway.drain()
-        assert (await asyncio.wait_for(waiting, DEADLINE_S)).status_code == 503
+async def test_a_drain_answers_polls_at_once(world: EdgeWorld, client: httpx.AsyncClient) -> None:
+    waiting = asyncio.ensure_future(client.get("/v1/poll?wait=30"))
+    await until(lambda: world.shard.attached)
+    await world.gateway.drain()
+    assert (await asyncio.wait_for(waiting, DEADLINE_S)).status_code == 503
 
 
 @pytest.mark.parametrize("wait", ["-1", "nan", "soon"])
-async def test_a_wait_that_is_no_time_is_refused(wait: str) -> None:
-    async with edge_world() as world, world.http() as client:
-        assert (await client.get(f"/v1/poll?wait={wait}")).status_code == 400
+async def test_a_wait_that_is_no_time_is_refused(world: EdgeWorld, client: httpx.AsyncClient, wait: str) -> None:
+    assert (await client.get(f"/v1/poll?wait={wait}")).status_code == 400

@@ -168,22 +168,21 @@ async def heard(client: RawClient, count: int) -> list[Heard]:
     return found
 
 
-async def test_the_accept_key_is_that_of_section_1_3_and_no_extension_is_agreed_on() -> None:
-    async with edge_world() as world:
-        for key in ("dGhlIHNhbXBsZSBub25jZQ==", b64encode(bytes(range(16))).decode()):
-            client = await world.raw_unasked()
-            await client.send(
-                "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"
-                f"Authorization: Bearer {world.token()}\r\n\r\n".encode()
-            )
-            answer = b""
-            while b"\r\n\r\n" not in answer:
-                answer += await client.read(1)
-            accept = b64encode(sha1(key.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-            assert b"sec-websocket-accept: " + accept.lower() in answer.lower()
-            assert b"extensions" not in answer.lower()
-            client.close()
+async def test_the_accept_key_is_that_of_section_1_3_and_no_extension_is_agreed_on(world: EdgeWorld) -> None:
+    for key in ("dGhlIHNhbXBsZSBub25jZQ==", b64encode(bytes(range(16))).decode()):
+        client = await world.raw_unasked()
+        await client.send(
+            "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"
+            f"Authorization: Bearer {world.token()}\r\n\r\n".encode()
+        )
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += await client.read(1)
+        accept = b64encode(sha1(key.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        assert b"sec-websocket-accept: " + accept.lower() in answer.lower()
+        assert b"extensions" not in answer.lower()
+        client.close()
 
 
 @pytest.mark.parametrize("short", [True, False], ids=["direct", "general"])

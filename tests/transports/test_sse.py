@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from engine.core.wire import records as wire
-from tests.support.edge_world import DEADLINE_S, EPOCH, edge_world, frame_of
+from tests.support.edge_world import DEADLINE_S, EPOCH, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 
 
@@ -84,11 +84,12 @@ async def test_a_stream_says_retry_and_welcome_and_then_every_message_with_its_c
         ("", {}, 1),
     ],
 )
-async def test_a_stream_goes_on_behind_the_cursor_and_the_header_wins(query: str, headers: dict[str, str], first: int) -> None:
-    async with edge_world() as world:
-        await world.publish(count=3)
-        async with world.http() as client, client.stream("GET", f"/v1/sse{query}", headers=headers) as response:
-            assert (await next_event(events(response))).body["seq"] == first
+async def test_a_stream_goes_on_behind_the_cursor_and_the_header_wins(
+    world: EdgeWorld, query: str, headers: dict[str, str], first: int
+) -> None:
+    await world.publish(count=3)
+    async with world.http() as client, client.stream("GET", f"/v1/sse{query}", headers=headers) as response:
+        assert (await next_event(events(response))).body["seq"] == first
 
 
 async def test_gap_revoke_and_drain_are_events_without_an_id() -> None:
@@ -127,13 +128,12 @@ async def test_an_expired_token_ends_the_stream() -> None:
         assert (await next_event(events(response), "close")).body["code"] == 4401
 
 
-async def test_the_end_of_a_stream_is_told_to_the_shard() -> None:
-    async with edge_world() as world:
-        async with world.http() as client, client.stream("GET", "/v1/sse") as response:
-            await next_event(events(response), "welcome")
-        await until(lambda: len(world.shard.of(wire.Detach)) == 1)
-        await until(lambda: not world.server.server_state.tasks)
-        assert not world.gateway.connections
+async def test_the_end_of_a_stream_is_told_to_the_shard(world: EdgeWorld) -> None:
+    async with world.http() as client, client.stream("GET", "/v1/sse") as response:
+        await next_event(events(response), "welcome")
+    await until(lambda: len(world.shard.of(wire.Detach)) == 1)
+    await until(lambda: not world.server.server_state.tasks)
+    assert not world.gateway.connections
 
 
 async def test_a_stream_that_is_not_read_is_ended_and_its_transport_with_it() -> None:
@@ -182,14 +182,13 @@ async def test_a_link_reset_tells_the_shard_what_a_plain_stream_has_written() ->
         assert world.shard.received[1].seq == 2
 
 
-async def test_switching_transports_loses_and_repeats_nothing() -> None:
-    async with edge_world() as world:
-        await world.publish(count=1)
-        async with world.connect() as socket:
-            assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
-        await world.publish(count=1)
-        async with world.http() as client, client.stream("GET", "/v1/sse", headers={"Last-Event-ID": f"{EPOCH}-1"}) as response:
-            assert (await next_event(events(response))).body["seq"] == 2
-        await world.publish(count=1)
-        answer = (await world.once().get("/v1/poll", params={"last_event_id": f"{EPOCH}-2", "wait": 0})).json()
-        assert [message["seq"] for message in answer["messages"]] == [3]
+async def test_switching_transports_loses_and_repeats_nothing(world: EdgeWorld) -> None:
+    await world.publish(count=1)
+    async with world.connect() as socket:
+        assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
+    await world.publish(count=1)
+    async with world.http() as client, client.stream("GET", "/v1/sse", headers={"Last-Event-ID": f"{EPOCH}-1"}) as response:
+        assert (await next_event(events(response))).body["seq"] == 2
+    await world.publish(count=1)
+    answer = (await world.once().get("/v1/poll", params={"last_event_id": f"{EPOCH}-2", "wait": 0})).json()
+    assert [message["seq"] for message in answer["messages"]] == [3]

@@ -82,29 +82,27 @@ async def test_a_plain_request_does_not_reach_the_application() -> None:
         await until(lambda: not world.server.server_state.connections)
 
 
-async def test_a_socket_follows_an_answered_request_on_the_same_connection() -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b'{"status":"ok"}'):
-            answer += await client.read(1)
-        await client.send(asked(world.token()))
-        await client.accepted()
-        assert b"welcome" in (await client.frame())[1]
-        client.close()
+async def test_a_socket_follows_an_answered_request_on_the_same_connection(world: EdgeWorld) -> None:
+    client = await world.raw_unasked()
+    await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b'{"status":"ok"}'):
+        answer += await client.read(1)
+    await client.send(asked(world.token()))
+    await client.accepted()
+    assert b"welcome" in (await client.frame())[1]
+    client.close()
 
 
-async def test_a_request_in_pieces_is_granted_all_the_same() -> None:
-    async with edge_world() as world:
-        client = await world.raw_unasked()
-        request = asked(world.token())
-        for start in range(0, len(request), 50):
-            await client.send(request[start : start + 50])
-            await asyncio.sleep(0.002)
-        await client.accepted()
-        assert b"welcome" in (await client.frame())[1]
-        client.close()
+async def test_a_request_in_pieces_is_granted_all_the_same(world: EdgeWorld) -> None:
+    client = await world.raw_unasked()
+    request = asked(world.token())
+    for start in range(0, len(request), 50):
+        await client.send(request[start : start + 50])
+        await asyncio.sleep(0.002)
+    await client.accepted()
+    assert b"welcome" in (await client.frame())[1]
+    client.close()
 
 
 # -- What is not. ----------------------------------------------------------------------------------------------------------
@@ -159,41 +157,37 @@ async def test_a_refusal_is_no_error_in_the_log(short: bool, caplog: pytest.LogC
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_what_the_library_cannot_read_is_refused_and_does_not_stay() -> None:
-    async with edge_world() as world:
-        assert (await told(world, asked(world.token(), line="Content-Length: 1"))).startswith(b"HTTP/1.1 400 ")
-        assert (await told(world, asked(world.token(), Cookie="a" * 9000, Upgrade="WebSocket", line="X: 1\r\nX: 2"))).startswith(
-            b"HTTP/1.1 431 "
-        )
-        await until(lambda: not world.server.server_state.connections)
+async def test_what_the_library_cannot_read_is_refused_and_does_not_stay(world: EdgeWorld) -> None:
+    assert (await told(world, asked(world.token(), line="Content-Length: 1"))).startswith(b"HTTP/1.1 400 ")
+    assert (await told(world, asked(world.token(), Cookie="a" * 9000, Upgrade="WebSocket", line="X: 1\r\nX: 2"))).startswith(
+        b"HTTP/1.1 431 "
+    )
+    await until(lambda: not world.server.server_state.connections)
 
 
-async def test_a_plain_request_may_have_lines_as_long_as_any_other() -> None:
-    async with edge_world() as world:
-        assert (await told(world, asked(world.token(), Cookie="a" * 9000))).startswith(b"HTTP/1.1 101 ")
+async def test_a_plain_request_may_have_lines_as_long_as_any_other(world: EdgeWorld) -> None:
+    assert (await told(world, asked(world.token(), Cookie="a" * 9000))).startswith(b"HTTP/1.1 101 ")
 
 
-async def test_a_refusal_is_counted_once() -> None:
-    async with edge_world() as world:
-        assert b" 401 " in await told(world, asked("nonsense"))
-        assert b" 403 " in await told(world, asked(world.token(scopes="publish")))
-        assert b" 403 " in await told(world, asked(world.token(), Origin="https://evil.example"))
-        world.gateway.draining = True
-        assert b" 503 " in await told(world, asked(world.token()))
-        assert dict(world.gateway.metrics.refused) == {401: 1, 403: 2, 503: 1}
-        assert not world.shard.of(wire.Attach)
+async def test_a_refusal_is_counted_once(world: EdgeWorld) -> None:
+    assert b" 401 " in await told(world, asked("nonsense"))
+    assert b" 403 " in await told(world, asked(world.token(scopes="publish")))
+    assert b" 403 " in await told(world, asked(world.token(), Origin="https://evil.example"))
+    world.gateway.draining = True
+    assert b" 503 " in await told(world, asked(world.token()))
+    assert dict(world.gateway.metrics.refused) == {401: 1, 403: 2, 503: 1}
+    assert not world.shard.of(wire.Attach)
 
 
-async def test_a_client_that_offers_subprotocols_but_not_ours_is_refused_before_the_upgrade() -> None:
-    async with edge_world() as world:
-        token = world.token()
-        for offered in ("other", f"bearer.{token}", f"other, bearer.{token}"):
-            answer = await told(world, asked(token, Authorization=None, target=f"/v1/ws?token={token}", Sec_WebSocket_Protocol=offered))
-            assert answer.startswith(b"HTTP/1.1 400 ")
-            assert b"offer the subprotocol notify.v1.json" in answer
-        granted = await told(world, asked(token, Authorization=None, Sec_WebSocket_Protocol=f"bearer.{token}, notify.v1.json"))
-        assert b" 101 " in granted
-        assert token.encode() not in granted
+async def test_a_client_that_offers_subprotocols_but_not_ours_is_refused_before_the_upgrade(world: EdgeWorld) -> None:
+    token = world.token()
+    for offered in ("other", f"bearer.{token}", f"other, bearer.{token}"):
+        answer = await told(world, asked(token, Authorization=None, target=f"/v1/ws?token={token}", Sec_WebSocket_Protocol=offered))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"offer the subprotocol notify.v1.json" in answer
+    granted = await told(world, asked(token, Authorization=None, Sec_WebSocket_Protocol=f"bearer.{token}, notify.v1.json"))
+    assert b" 101 " in granted
+    assert token.encode() not in granted
 
 
 # -- Admission. ------------------------------------------------------------------------------------------------------------

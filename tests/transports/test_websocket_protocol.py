@@ -8,12 +8,13 @@ import logging
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
 from engine.core.wire import records as wire
 from engine.transports.websocket_protocol import POLICY_VIOLATION
 from engine.transports.websocket_transport import DirectWebSocket
-from tests.support.edge_world import DEADLINE_S, EPOCH, client_frame, closed_with, edge_world, frame_of
+from tests.support.edge_world import DEADLINE_S, EPOCH, EdgeWorld, client_frame, closed_with, edge_world, frame_of
 from tests.support.waiting import until
 
 
@@ -35,79 +36,72 @@ async def test_a_client_is_welcomed_and_gets_what_is_published_in_one_frame_per_
         assert message["data"] == {"n": 0}
 
 
-async def test_acks_reach_the_shard_only_when_they_grow() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await world.publish(count=3)
-        await frame_of(socket)
-        for seq in (2, 1, 2, 3):
-            await socket.send(json.dumps({"type": "ack", "seq": seq}))
-        await until(lambda: world.shard.acked.get("default:u1") == 3)
-        assert [ack.seq for ack in world.shard.of(wire.Ack)] == [2, 3]
+async def test_acks_reach_the_shard_only_when_they_grow(world: EdgeWorld, socket: ClientConnection) -> None:
+    await world.publish(count=3)
+    await frame_of(socket)
+    for seq in (2, 1, 2, 3):
+        await socket.send(json.dumps({"type": "ack", "seq": seq}))
+    await until(lambda: world.shard.acked.get("default:u1") == 3)
+    assert [ack.seq for ack in world.shard.of(wire.Ack)] == [2, 3]
 
 
-async def test_selective_acks_and_nacks_reach_the_shard() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await frame_of(socket, "welcome")
-        await socket.send('{"type":"ack","ids":["a","b"],"ts":1700000000000}')
-        await socket.send('{"type":"nack","ids":["c"],"reason":"no"}')
-        await until(lambda: world.shard.of(wire.Nack))
-        assert [ack.ids for ack in world.shard.of(wire.AckIds)] == [["a", "b"]]
-        assert [(nack.ids, nack.reason) for nack in world.shard.of(wire.Nack)] == [(["c"], "no")]
+async def test_selective_acks_and_nacks_reach_the_shard(world: EdgeWorld, socket: ClientConnection) -> None:
+    await frame_of(socket, "welcome")
+    await socket.send('{"type":"ack","ids":["a","b"],"ts":1700000000000}')
+    await socket.send('{"type":"nack","ids":["c"],"reason":"no"}')
+    await until(lambda: world.shard.of(wire.Nack))
+    assert [ack.ids for ack in world.shard.of(wire.AckIds)] == [["a", "b"]]
+    assert [(nack.ids, nack.reason) for nack in world.shard.of(wire.Nack)] == [(["c"], "no")]
 
 
-async def test_a_ping_is_answered_with_its_ts_and_unknown_types_are_ignored() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await socket.send('{"type":"subscribe","topics":[1]}')
-        await socket.send('{"type":"ping","ts":1234.5}')
-        assert (await frame_of(socket, "pong"))["ts"] == 1234.5
+async def test_a_ping_is_answered_with_its_ts_and_unknown_types_are_ignored(world: EdgeWorld, socket: ClientConnection) -> None:
+    await socket.send('{"type":"subscribe","topics":[1]}')
+    await socket.send('{"type":"ping","ts":1234.5}')
+    assert (await frame_of(socket, "pong"))["ts"] == 1234.5
 
 
-async def test_malformed_frames_get_an_error_and_the_tenth_closes() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await frame_of(socket, "welcome")
-        bad: list[str | bytes] = ["nonsense", "[]", '{"type":5}', '{"type":"ack"}', b"binary", "{", "{}", '{"type":"ack","seq":-1}', '""']
-        for frame in bad:
-            await socket.send(frame)
-            error = await frame_of(socket, "error")
-            assert error["code"] == "malformed"
-            assert error["detail"]
-        await socket.send("once more")
-        assert (await closed_with(socket))[0] == 1008
-        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [1008])
+async def test_malformed_frames_get_an_error_and_the_tenth_closes(world: EdgeWorld, socket: ClientConnection) -> None:
+    await frame_of(socket, "welcome")
+    bad: list[str | bytes] = ["nonsense", "[]", '{"type":5}', '{"type":"ack"}', b"binary", "{", "{}", '{"type":"ack","seq":-1}', '""']
+    for frame in bad:
+        await socket.send(frame)
+        error = await frame_of(socket, "error")
+        assert error["code"] == "malformed"
+        assert error["detail"]
+    await socket.send("once more")
+    assert (await closed_with(socket))[0] == 1008
+    await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [1008])
 
 
-async def test_a_frame_over_the_limit_closes_1009_whether_it_arrives_whole_or_not() -> None:
-    async with edge_world() as world:
-        async with world.connect() as socket:
-            await socket.send("x" * (world.config.frame_bytes_max + 1))
-            assert (await closed_with(socket))[0] == 1009
-        client = await world.raw()
-        await client.send(b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask")
-        assert await client.close_code() == 1009
-        client.close()
-        client = await world.raw()
-        half = b"y" * (world.config.frame_bytes_max // 2 + 1)
-        await client.send(client_frame(half, fin=False) + client_frame(half, 0)[:8])
-        assert await client.close_code() == 1009
-        client.close()
-        await until(lambda: not world.gateway.connections)
+async def test_a_frame_over_the_limit_closes_1009_whether_it_arrives_whole_or_not(world: EdgeWorld) -> None:
+    async with world.connect() as socket:
+        await socket.send("x" * (world.config.frame_bytes_max + 1))
+        assert (await closed_with(socket))[0] == 1009
+    client = await world.raw()
+    await client.send(b"\x81\xff" + (1 << 40).to_bytes(8, "big") + b"mask")
+    assert await client.close_code() == 1009
+    client.close()
+    client = await world.raw()
+    half = b"y" * (world.config.frame_bytes_max // 2 + 1)
+    await client.send(client_frame(half, fin=False) + client_frame(half, 0)[:8])
+    assert await client.close_code() == 1009
+    client.close()
+    await until(lambda: not world.gateway.connections)
 
 
-async def test_the_reason_reaches_a_client_that_is_still_sending() -> None:
-    async with edge_world() as world:
-        client = await world.raw()
-        sending = asyncio.ensure_future(client.send(client_frame(b"x" * 8_000_000)))
-        await until(lambda: world.shard.of(wire.Detach))
-        await sending
-        assert await client.close_code() == 1009
-        client.close()
+async def test_the_reason_reaches_a_client_that_is_still_sending(world: EdgeWorld) -> None:
+    client = await world.raw()
+    sending = asyncio.ensure_future(client.send(client_frame(b"x" * 8_000_000)))
+    await until(lambda: world.shard.of(wire.Detach))
+    await sending
+    assert await client.close_code() == 1009
+    client.close()
 
 
-async def test_a_frame_at_the_limit_is_read() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        text = '{"type":"ping","ts":1,"pad":"%s"}'
-        await socket.send(text % ("x" * (world.config.frame_bytes_max - len(text) + 2)))
-        assert (await frame_of(socket, "pong"))["ts"] == 1
+async def test_a_frame_at_the_limit_is_read(world: EdgeWorld, socket: ClientConnection) -> None:
+    text = '{"type":"ping","ts":1,"pad":"%s"}'
+    await socket.send(text % ("x" * (world.config.frame_bytes_max - len(text) + 2)))
+    assert (await frame_of(socket, "pong"))["ts"] == 1
 
 
 @pytest.mark.parametrize(
@@ -125,40 +119,38 @@ async def test_a_frame_at_the_limit_is_read() -> None:
         (client_frame(b"", 8), None),
     ],
 )
-async def test_what_breaks_the_protocol_fails_the_connection_as_rfc_6455_wants(data: bytes, code: int | None) -> None:
-    async with edge_world() as world:
-        client = await world.raw()
-        for byte in data:
-            await client.send(bytes([byte]))
-        while True:
-            opcode, payload = await client.frame()
-            if opcode == 8:
-                break
-        assert (int.from_bytes(payload[:2], "big") if payload else None) == code
-        client.close()
-        await until(lambda: not world.gateway.connections)
+async def test_what_breaks_the_protocol_fails_the_connection_as_rfc_6455_wants(world: EdgeWorld, data: bytes, code: int | None) -> None:
+    client = await world.raw()
+    for byte in data:
+        await client.send(bytes([byte]))
+    while True:
+        opcode, payload = await client.frame()
+        if opcode == 8:
+            break
+    assert (int.from_bytes(payload[:2], "big") if payload else None) == code
+    client.close()
+    await until(lambda: not world.gateway.connections)
 
 
-async def test_fragments_pings_and_split_frames_are_understood() -> None:
-    async with edge_world() as world:
-        client = await world.raw()
-        stream = (
-            client_frame(b'{"type":"pi', fin=False)
-            + client_frame(b"are you there", 9)
-            + client_frame(b'ng","ts":7}', 0)
-            + client_frame(b'{"type":"ping","ts":8}')
-        )
-        for index in range(0, len(stream), 3):
-            await client.send(stream[index : index + 3])
-        seen = []
-        while len(seen) < 3:
-            opcode, payload = await client.frame()
-            if opcode == 10:
-                seen.append(payload.decode())
-            elif b"pong" in payload:
-                seen.append(json.loads(payload)["ts"])
-        assert seen == ["are you there", 7, 8]
-        client.close()
+async def test_fragments_pings_and_split_frames_are_understood(world: EdgeWorld) -> None:
+    client = await world.raw()
+    stream = (
+        client_frame(b'{"type":"pi', fin=False)
+        + client_frame(b"are you there", 9)
+        + client_frame(b'ng","ts":7}', 0)
+        + client_frame(b'{"type":"ping","ts":8}')
+    )
+    for index in range(0, len(stream), 3):
+        await client.send(stream[index : index + 3])
+    seen = []
+    while len(seen) < 3:
+        opcode, payload = await client.frame()
+        if opcode == 10:
+            seen.append(payload.decode())
+        elif b"pong" in payload:
+            seen.append(json.loads(payload)["ts"])
+    assert seen == ["are you there", 7, 8]
+    client.close()
 
 
 async def test_frames_sent_before_the_answer_to_the_handshake_are_not_lost() -> None:
@@ -194,37 +186,34 @@ async def refusal(world: object, **options: object) -> InvalidStatus:
     return refused.value
 
 
-async def test_a_bad_token_is_a_plain_http_answer_before_the_upgrade() -> None:
-    async with edge_world() as world:
-        forged = world.token(ttl_s=1, tenant="a").rpartition(".")[0] + "." + 43 * "x"
-        for options in ({"additional_headers": {}}, {"token": "nonsense"}, {"token": forged}):
-            response = (await refusal(world, **options)).response
-            assert response.status_code == 401
-            assert response.headers["content-type"] == "application/problem+json"
-            assert json.loads(response.body or b"")["status"] == 401
-        response = (await refusal(world, token=world.token(scopes="publish"))).response
-        assert response.status_code == 403
-        assert not world.shard.of(wire.Attach)
+async def test_a_bad_token_is_a_plain_http_answer_before_the_upgrade(world: EdgeWorld) -> None:
+    forged = world.token(ttl_s=1, tenant="a").rpartition(".")[0] + "." + 43 * "x"
+    for options in ({"additional_headers": {}}, {"token": "nonsense"}, {"token": forged}):
+        response = (await refusal(world, **options)).response
+        assert response.status_code == 401
+        assert response.headers["content-type"] == "application/problem+json"
+        assert json.loads(response.body or b"")["status"] == 401
+    response = (await refusal(world, token=world.token(scopes="publish"))).response
+    assert response.status_code == 403
+    assert not world.shard.of(wire.Attach)
 
 
-async def test_the_token_is_taken_from_query_cookie_and_subprotocol_too() -> None:
-    async with edge_world() as world:
-        token = world.token("u2")
-        for options in (
-            {"query": f"?token={token}", "additional_headers": {}},
-            {"additional_headers": {"Cookie": f"notify_token={token}"}},
-            {"additional_headers": {}, "subprotocols": ["notify.v1.json", f"bearer.{token}"]},
-        ):
-            async with world.connect(**options) as socket:  # type: ignore[arg-type]
-                assert (await frame_of(socket, "welcome"))["user"] == "u2"
+async def test_the_token_is_taken_from_query_cookie_and_subprotocol_too(world: EdgeWorld) -> None:
+    token = world.token("u2")
+    for options in (
+        {"query": f"?token={token}", "additional_headers": {}},
+        {"additional_headers": {"Cookie": f"notify_token={token}"}},
+        {"additional_headers": {}, "subprotocols": ["notify.v1.json", f"bearer.{token}"]},
+    ):
+        async with world.connect(**options) as socket:  # type: ignore[arg-type]
+            assert (await frame_of(socket, "welcome"))["user"] == "u2"
 
 
-async def test_only_the_offered_protocol_is_echoed_and_never_the_token() -> None:
-    async with edge_world() as world:
-        async with world.connect(subprotocols=["notify.v1.json", f"bearer.{world.token()}"]) as socket:
-            assert socket.subprotocol == "notify.v1.json"
-        async with world.connect() as socket:
-            assert socket.subprotocol is None
+async def test_only_the_offered_protocol_is_echoed_and_never_the_token(world: EdgeWorld) -> None:
+    async with world.connect(subprotocols=["notify.v1.json", f"bearer.{world.token()}"]) as socket:
+        assert socket.subprotocol == "notify.v1.json"
+    async with world.connect() as socket:
+        assert socket.subprotocol is None
 
 
 async def test_a_foreign_origin_is_refused_before_the_upgrade() -> None:
@@ -269,61 +258,60 @@ async def test_no_log_line_ever_contains_a_token(caplog: pytest.LogCaptureFixtur
         ("-5", "gap"),
     ],
 )
-async def test_any_cursor_is_answered_never_an_error(cursor: str, resumed: str) -> None:
-    async with edge_world() as world:
-        await world.publish(count=2)
-        async with world.connect(query=f"?last_event_id={cursor}") as socket:
-            welcome = await frame_of(socket, "welcome")
-            assert welcome["resumed"] == resumed
-            frame = await frame_of(socket)
-            assert [message["seq"] for message in frame["messages"]] == ([2] if resumed == "ok" else [1, 2])
-
-
-async def test_a_new_link_session_is_told_every_connection_and_every_unanswered_post() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await world.publish(count=2)
-        await frame_of(socket)
-        await socket.send('{"type":"ack","seq":1}')
-        await until(lambda: world.shard.of(wire.Ack))
-        world.shard.connected = False
-        posting = asyncio.ensure_future(world.publish(id="k1"))
-        await until(lambda: len(world.gateway.pending_calls) == 1)
-        world.shard.received.clear()
-        world.shard.reset()
-        assert await posting == [3]
-        attach = world.shard.of(wire.Attach)[0]
-        assert attach.resume
-        assert (attach.cursor_epoch, attach.cursor_seq, attach.sent) == (EPOCH, 1, 2)
-        assert len(world.shard.of(wire.Post)) == 1
+async def test_any_cursor_is_answered_never_an_error(world: EdgeWorld, cursor: str, resumed: str) -> None:
+    await world.publish(count=2)
+    async with world.connect(query=f"?last_event_id={cursor}") as socket:
+        welcome = await frame_of(socket, "welcome")
+        assert welcome["resumed"] == resumed
         frame = await frame_of(socket)
-        assert [message["seq"] for message in frame["messages"]] == [3]
+        assert [message["seq"] for message in frame["messages"]] == ([2] if resumed == "ok" else [1, 2])
 
 
-async def test_a_refusal_is_repeated_to_a_new_link_session_before_the_acknowledgement_that_covers_it_until_it_is_confirmed() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await world.publish(count=4)
-        await frame_of(socket)
-        await socket.send('{"type":"ack","seq":1}')
-        await until(lambda: world.shard.of(wire.Ack))
-        world.shard.connected = False
-        await socket.send('{"type":"nack","ids":["x","y"],"reason":"no"}')
-        await socket.send('{"type":"ack","seq":4}')
-        (connection,) = world.gateway.connections.values()
-        await until(lambda: connection.pending_nacks is not None and connection.pending_nacks.acked == 4)
-        world.shard.received.clear()
-        world.shard.reset()
-        attach, nack, ack = world.shard.received
-        assert attach.cursor_seq == 1, "an announcement that covers the refusal would settle it"
-        assert (nack.ids, nack.reason, ack.seq) == (["x", "y"], "no", 4)
+async def test_a_new_link_session_is_told_every_connection_and_every_unanswered_post(world: EdgeWorld, socket: ClientConnection) -> None:
+    await world.publish(count=2)
+    await frame_of(socket)
+    await socket.send('{"type":"ack","seq":1}')
+    await until(lambda: world.shard.of(wire.Ack))
+    world.shard.connected = False
+    posting = asyncio.ensure_future(world.publish(id="k1"))
+    await until(lambda: len(world.gateway.pending_calls) == 1)
+    world.shard.received.clear()
+    world.shard.reset()
+    assert await posting == [3]
+    attach = world.shard.of(wire.Attach)[0]
+    assert attach.resume
+    assert (attach.cursor_epoch, attach.cursor_seq, attach.sent) == (EPOCH, 1, 2)
+    assert len(world.shard.of(wire.Post)) == 1
+    frame = await frame_of(socket)
+    assert [message["seq"] for message in frame["messages"]] == [3]
 
-        world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["x"])])
-        assert (await frame_of(socket, "nacked"))["ids"] == ["x"]
-        world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["y"])])
-        assert (await frame_of(socket, "nacked"))["ids"] == ["y"]
-        world.shard.received.clear()
-        world.shard.reset()
-        (attach,) = world.shard.received
-        assert attach.cursor_seq == 4
+
+async def test_a_refusal_is_repeated_to_a_new_link_session_before_the_acknowledgement_that_covers_it_until_it_is_confirmed(
+    world: EdgeWorld, socket: ClientConnection
+) -> None:
+    await world.publish(count=4)
+    await frame_of(socket)
+    await socket.send('{"type":"ack","seq":1}')
+    await until(lambda: world.shard.of(wire.Ack))
+    world.shard.connected = False
+    await socket.send('{"type":"nack","ids":["x","y"],"reason":"no"}')
+    await socket.send('{"type":"ack","seq":4}')
+    (connection,) = world.gateway.connections.values()
+    await until(lambda: connection.pending_nacks is not None and connection.pending_nacks.acked == 4)
+    world.shard.received.clear()
+    world.shard.reset()
+    attach, nack, ack = world.shard.received
+    assert attach.cursor_seq == 1, "an announcement that covers the refusal would settle it"
+    assert (nack.ids, nack.reason, ack.seq) == (["x", "y"], "no", 4)
+
+    world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["x"])])
+    assert (await frame_of(socket, "nacked"))["ids"] == ["x"]
+    world.gateway.from_shard(0, [wire.NacksStored(connection.id, ["y"])])
+    assert (await frame_of(socket, "nacked"))["ids"] == ["y"]
+    world.shard.received.clear()
+    world.shard.reset()
+    (attach,) = world.shard.received
+    assert attach.cursor_seq == 4
 
 
 async def test_unconfirmed_refusals_of_a_connection_take_no_more_than_a_window() -> None:
@@ -334,14 +322,13 @@ async def test_unconfirmed_refusals_of_a_connection_take_no_more_than_a_window()
         assert list(connection.pending_nacks.reasons) == ["m2", "m3", "m4"]
 
 
-async def test_a_connection_that_was_not_welcomed_yet_is_announced_as_new_again() -> None:
-    async with edge_world() as world:
-        world.shard.connected = False
-        async with world.connect(query=f"?last_event_id={EPOCH}-0") as socket:
-            await until(lambda: world.gateway.connections)
-            world.shard.reset()
-            assert (await frame_of(socket, "welcome"))["resumed"] == "ok"
-        assert not world.shard.of(wire.Attach)[0].resume
+async def test_a_connection_that_was_not_welcomed_yet_is_announced_as_new_again(world: EdgeWorld) -> None:
+    world.shard.connected = False
+    async with world.connect(query=f"?last_event_id={EPOCH}-0") as socket:
+        await until(lambda: world.gateway.connections)
+        world.shard.reset()
+        assert (await frame_of(socket, "welcome"))["resumed"] == "ok"
+    assert not world.shard.of(wire.Attach)[0].resume
 
 
 async def test_what_has_moved_is_routed_again_by_the_newer_map() -> None:
@@ -368,44 +355,41 @@ async def test_connections_follow_their_slot_when_the_map_changes_under_them() -
         assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]
 
 
-async def test_gap_revoke_and_faults_are_told_in_the_order_they_came() -> None:
-    async with edge_world() as world, world.connect() as socket:
+async def test_gap_revoke_and_faults_are_told_in_the_order_they_came(world: EdgeWorld, socket: ClientConnection) -> None:
+    await frame_of(socket, "welcome")
+    conn = next(iter(world.shard.attached))
+    world.shard.say(
+        wire.Deliver(conn, [(1, 1, b'"id":"a"')]),
+        wire.Deliver(conn, [(2, 1, b'"id":"b"')]),
+        wire.GapRange(conn, 3, 5),
+        wire.Deliver(conn, [(6, 1, b'"id":"c"')]),
+        wire.Revoke(conn, ["a"]),
+        wire.Fault(conn, "unknown_seq", "no such number"),
+    )
+    frames = [json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S)) for _ in range(5)]
+    assert [[message["seq"] for message in frames[0]["messages"]], frames[1]] == [[1, 2], {"type": "gap", "from": 3, "to": 5}]
+    assert [message["seq"] for message in frames[2]["messages"]] == [6]
+    assert frames[3] == {"type": "revoke", "ids": ["a"]}
+    assert frames[4] == {"type": "error", "code": "unknown_seq", "detail": "no such number"}
+
+
+async def test_the_shard_can_hang_up(world: EdgeWorld, socket: ClientConnection) -> None:
+    await frame_of(socket, "welcome")
+    world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
+    assert await closed_with(socket) == (4409, "too many connections of this user")
+    await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [4409])
+
+
+async def test_the_end_of_a_client_is_told_with_its_code(world: EdgeWorld) -> None:
+    async with world.connect() as socket:
         await frame_of(socket, "welcome")
-        conn = next(iter(world.shard.attached))
-        world.shard.say(
-            wire.Deliver(conn, [(1, 1, b'"id":"a"')]),
-            wire.Deliver(conn, [(2, 1, b'"id":"b"')]),
-            wire.GapRange(conn, 3, 5),
-            wire.Deliver(conn, [(6, 1, b'"id":"c"')]),
-            wire.Revoke(conn, ["a"]),
-            wire.Fault(conn, "unknown_seq", "no such number"),
-        )
-        frames = [json.loads(await asyncio.wait_for(socket.recv(), DEADLINE_S)) for _ in range(5)]
-        assert [[message["seq"] for message in frames[0]["messages"]], frames[1]] == [[1, 2], {"type": "gap", "from": 3, "to": 5}]
-        assert [message["seq"] for message in frames[2]["messages"]] == [6]
-        assert frames[3] == {"type": "revoke", "ids": ["a"]}
-        assert frames[4] == {"type": "error", "code": "unknown_seq", "detail": "no such number"}
-
-
-async def test_the_shard_can_hang_up() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await frame_of(socket, "welcome")
-        world.shard.say(wire.Hangup(next(iter(world.shard.attached)), 4409, "too many connections of this user"))
-        assert await closed_with(socket) == (4409, "too many connections of this user")
-        await until(lambda: [detach.code for detach in world.shard.of(wire.Detach)] == [4409])
-
-
-async def test_the_end_of_a_client_is_told_with_its_code() -> None:
-    async with edge_world() as world:
-        async with world.connect() as socket:
-            await frame_of(socket, "welcome")
-            await socket.close(1001, "bye")
-        client = await world.raw()
-        await client.frame()
-        client.close()
-        await until(lambda: len(world.shard.of(wire.Detach)) == 2)
-        assert [detach.code for detach in world.shard.of(wire.Detach)] == [1001, 1006]
-        assert not world.gateway.connections
+        await socket.close(1001, "bye")
+    client = await world.raw()
+    await client.frame()
+    client.close()
+    await until(lambda: len(world.shard.of(wire.Detach)) == 2)
+    assert [detach.code for detach in world.shard.of(wire.Detach)] == [1001, 1006]
+    assert not world.gateway.connections
 
 
 # -- time ------------------------------------------------------------------------------------------------------------------
@@ -428,12 +412,11 @@ async def test_a_fresh_token_that_expires_sooner_closes_4401_in_time() -> None:
         assert (await closed_with(socket))[0] == 4401
 
 
-async def test_a_fresh_token_must_be_good_and_the_same_users() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await socket.send('{"type":"auth","token":"nonsense"}')
-        assert (await frame_of(socket, "error"))["code"] == "unauthorized"
-        await socket.send(json.dumps({"type": "auth", "token": world.token("somebody-else")}))
-        assert (await closed_with(socket))[0] == 4403
+async def test_a_fresh_token_must_be_good_and_the_same_users(world: EdgeWorld, socket: ClientConnection) -> None:
+    await socket.send('{"type":"auth","token":"nonsense"}')
+    assert (await frame_of(socket, "error"))["code"] == "unauthorized"
+    await socket.send(json.dumps({"type": "auth", "token": world.token("somebody-else")}))
+    assert (await closed_with(socket))[0] == 4403
 
 
 async def test_a_peer_that_answers_no_ping_is_closed_4408_and_one_that_does_is_not() -> None:
@@ -460,28 +443,26 @@ async def test_text_pings_are_life_enough() -> None:
 
 
 # -- more than it may send -------------------------------------------------------------------------------------------------
-async def test_ten_tokens_that_are_not_valid_close_1008() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        for number in range(10):
-            await socket.send(json.dumps({"type": "auth", "token": f"nonsense {number}"}))
-        for _ in range(10):
-            assert (await frame_of(socket, "error"))["code"] == "unauthorized"
-        assert (await closed_with(socket))[0] == 1008
+async def test_ten_tokens_that_are_not_valid_close_1008(world: EdgeWorld, socket: ClientConnection) -> None:
+    for number in range(10):
+        await socket.send(json.dumps({"type": "auth", "token": f"nonsense {number}"}))
+    for _ in range(10):
+        assert (await frame_of(socket, "error"))["code"] == "unauthorized"
+    assert (await closed_with(socket))[0] == 1008
 
 
-async def test_a_token_that_cannot_be_checked_now_is_no_bad_one() -> None:
-    async with edge_world() as world, world.connect() as socket:
-        await frame_of(socket, "welcome")
-        world.gateway.revoked.unknown = True
-        for number in range(10):
-            await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=1000 + number)}))
-        for _ in range(10):
-            assert (await frame_of(socket, "error"))["code"] == "unavailable"
-        world.gateway.revoked.unknown = False
-        (connection,) = world.gateway.connections.values()
-        before_ms = connection.expires_ms
-        await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=2000)}))
-        await until(lambda: connection.expires_ms > before_ms)
+async def test_a_token_that_cannot_be_checked_now_is_no_bad_one(world: EdgeWorld, socket: ClientConnection) -> None:
+    await frame_of(socket, "welcome")
+    world.gateway.revoked.unknown = True
+    for number in range(10):
+        await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=1000 + number)}))
+    for _ in range(10):
+        assert (await frame_of(socket, "error"))["code"] == "unavailable"
+    world.gateway.revoked.unknown = False
+    (connection,) = world.gateway.connections.values()
+    before_ms = connection.expires_ms
+    await socket.send(json.dumps({"type": "auth", "token": world.token(ttl_s=2000)}))
+    await until(lambda: connection.expires_ms > before_ms)
 
 
 async def test_subscriptions_beyond_the_budget_close_4429_and_leave_room_for_publishers() -> None:
@@ -679,32 +660,31 @@ async def test_while_an_edge_leaves_a_handshake_is_refused() -> None:
         assert (await refusal(world)).response.status_code == 503
 
 
-async def test_a_frame_that_stays_incomplete_ends_the_connection() -> None:
-    async with edge_world() as world:
-        raw = await world.raw()
-        (connection,) = world.gateway.connections.values()
-        assert isinstance(connection, DirectWebSocket)
-        began_ms, wall_ms = world.gateway.clock(), world.gateway.wall_ms()
-        frame, timeout_ms = client_frame(b'{"type":"ping"}'), world.config.request_timeout_s * 1000
-        connection.data_received(frame + frame[:9])
-        connection.data_received(frame[9:10])
-        assert connection.check(began_ms, wall_ms) <= world.gateway.clock() + timeout_ms
-        connection._began_ms -= timeout_ms
-        connection.data_received(frame[10:] + frame[:5])
-        connection.check(world.gateway.clock(), wall_ms)
-        assert not connection.ended, "that one was completed, and another has begun"
-        connection._began_ms -= timeout_ms
-        connection.data_received(frame[5:])
-        connection._began_ms -= timeout_ms
-        connection.data_received(frame[:5])
-        connection.check(world.gateway.clock(), wall_ms)
-        assert not connection.ended, "none was incomplete before this one"
-        connection.data_received(frame[5:] + client_frame(b'{"type":', fin=False))
-        connection.check(world.gateway.clock(), wall_ms)
-        assert not connection.ended
-        connection._began_ms -= timeout_ms
-        connection.data_received(client_frame(b"x", 0, fin=False) + client_frame(b"y", 0)[:5])
-        connection.check(world.gateway.clock(), wall_ms)
-        assert connection.ended, "a message in fragments has one deadline"
-        assert await raw.close_code() == POLICY_VIOLATION
-        raw.close()
+async def test_a_frame_that_stays_incomplete_ends_the_connection(world: EdgeWorld) -> None:
+    raw = await world.raw()
+    (connection,) = world.gateway.connections.values()
+    assert isinstance(connection, DirectWebSocket)
+    began_ms, wall_ms = world.gateway.clock(), world.gateway.wall_ms()
+    frame, timeout_ms = client_frame(b'{"type":"ping"}'), world.config.request_timeout_s * 1000
+    connection.data_received(frame + frame[:9])
+    connection.data_received(frame[9:10])
+    assert connection.check(began_ms, wall_ms) <= world.gateway.clock() + timeout_ms
+    connection._began_ms -= timeout_ms
+    connection.data_received(frame[10:] + frame[:5])
+    connection.check(world.gateway.clock(), wall_ms)
+    assert not connection.ended, "that one was completed, and another has begun"
+    connection._began_ms -= timeout_ms
+    connection.data_received(frame[5:])
+    connection._began_ms -= timeout_ms
+    connection.data_received(frame[:5])
+    connection.check(world.gateway.clock(), wall_ms)
+    assert not connection.ended, "none was incomplete before this one"
+    connection.data_received(frame[5:] + client_frame(b'{"type":', fin=False))
+    connection.check(world.gateway.clock(), wall_ms)
+    assert not connection.ended
+    connection._began_ms -= timeout_ms
+    connection.data_received(client_frame(b"x", 0, fin=False) + client_frame(b"y", 0)[:5])
+    connection.check(world.gateway.clock(), wall_ms)
+    assert connection.ended, "a message in fragments has one deadline"
+    assert await raw.close_code() == POLICY_VIOLATION
+    raw.close()

@@ -26,6 +26,12 @@ async def world() -> AsyncIterator[EdgeWorld]:
         yield made
 
 
+@pytest.fixture
+async def client(world: EdgeWorld) -> AsyncIterator[httpx.AsyncClient]:
+    async with world.http(scopes="events") as client:
+        yield client
+
+
 def came(number: int, user: str = "ann") -> GroupEvent:
     what = PresenceEvent("connect", 17, user, "c1", "phone", "edge-0", "websocket", 0)
     return GroupEvent(what, Position((f"{number}-0", "0-0")))
@@ -69,70 +75,65 @@ async def test_a_position_acknowledges_and_without_one_the_same_events_come_agai
         assert (await poll(client, "b"))["events"] == []
 
 
-async def test_a_poll_waits_for_events_and_for_the_group(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        first = asyncio.ensure_future(poll(client, "a", wait=20))
-        await until(lambda: ("default", "g") in world.event_groups.known)
-        second = asyncio.ensure_future(poll(client, "b", wait=20))
-        world.event_groups.events = [came(1)]
-        assert [event["user"] for event in (await first)["events"]] == ["ann"]
-        assert not second.done()
-        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
-        assert [event["user"] for event in (await second)["events"]] == ["ann"], "it was not acknowledged"
-        assert (await poll(client, "a"))["held_by"] == "b"
+async def test_a_poll_waits_for_events_and_for_the_group(client: httpx.AsyncClient, world: EdgeWorld) -> None:
+    first = asyncio.ensure_future(poll(client, "a", wait=20))
+    await until(lambda: ("default", "g") in world.event_groups.known)
+    second = asyncio.ensure_future(poll(client, "b", wait=20))
+    world.event_groups.events = [came(1)]
+    assert [event["user"] for event in (await first)["events"]] == ["ann"]
+    assert not second.done()
+    await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+    assert [event["user"] for event in (await second)["events"]] == ["ann"], "it was not acknowledged"
+    assert (await poll(client, "a"))["held_by"] == "b"
 
 
-async def test_a_consumer_that_leaves_takes_its_group_by_no_abandoned_poll(world: EdgeWorld) -> None:
+async def test_a_consumer_that_leaves_takes_its_group_by_no_abandoned_poll(client: httpx.AsyncClient, world: EdgeWorld) -> None:
     """Ray tells an edge of no caller that has stopped waiting, and HTTP does not look."""
-    async with world.http(scopes="events") as client:
-        abandoned = asyncio.ensure_future(poll(client, "a", wait=20))
-        await until(lambda: ("default", "g") in world.event_groups.known)
-        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
-        assert (await abandoned)["events"] == []
-        assert "held_by" not in await poll(client, "b")
+    abandoned = asyncio.ensure_future(poll(client, "a", wait=20))
+    await until(lambda: ("default", "g") in world.event_groups.known)
+    await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+    assert (await abandoned)["events"] == []
+    assert "held_by" not in await poll(client, "b")
 
 
-async def test_a_consumer_whose_connection_ends_waits_for_no_group(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        await poll(client, "a")
+async def test_a_consumer_whose_connection_ends_waits_for_no_group(client: httpx.AsyncClient, world: EdgeWorld) -> None:
+    await poll(client, "a")
 
-        async def status() -> int:
-            return (await client.get(f"{PATH}/events", params={"consumer": "c", "wait": 0})).status_code
+    async def status() -> int:
+        return (await client.get(f"{PATH}/events", params={"consumer": "c", "wait": 0})).status_code
 
-        killed = [asyncio.ensure_future(poll(client, "b", wait=20)) for _ in range(2)]
-        await until(status, holds=lambda found: found == 429)
-        for one in killed:
-            one.cancel()
-        await until(status, 10, holds=lambda found: found == 200)
-        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
-        assert "held_by" not in await poll(client, "c")
-
-
-async def test_a_poll_is_answered_when_the_edge_drains(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        waiting = asyncio.ensure_future(poll(client, wait=50))
-        await until(lambda: bool(world.event_groups.known))
-        world.gateway.draining = True
-        assert (await waiting)["events"] == []
-        world.gateway.draining = False
+    killed = [asyncio.ensure_future(poll(client, "b", wait=20)) for _ in range(2)]
+    await until(status, holds=lambda found: found == 429)
+    for one in killed:
+        one.cancel()
+    await until(status, 10, holds=lambda found: found == 200)
+    await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+    assert "held_by" not in await poll(client, "c")
 
 
-async def test_consumers_that_wait_at_one_edge_are_bounded(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        first = asyncio.ensure_future(poll(client, "a", wait=20))
-        await until(lambda: ("default", "g") in world.event_groups.known)
-        second = asyncio.ensure_future(poll(client, "b", wait=20))
+async def test_a_poll_is_answered_when_the_edge_drains(client: httpx.AsyncClient, world: EdgeWorld) -> None:
+    waiting = asyncio.ensure_future(poll(client, wait=50))
+    await until(lambda: bool(world.event_groups.known))
+    world.gateway.draining = True
+    assert (await waiting)["events"] == []
+    world.gateway.draining = False
 
-        async def refused() -> httpx.Response | None:
-            answer = await client.get("/v1/event-groups/another/events", params={"consumer": "c", "wait": 0})
-            return answer if answer.status_code == 429 else None
 
-        assert int((await until(refused)).headers["retry-after"]) >= 1
-        async with world.http(tenant="other", scopes="events") as other:
-            assert (await poll(other))["events"] == [], "the others have room"
-        world.event_groups.events = [came(1)]
-        await first
-        second.cancel()
+async def test_consumers_that_wait_at_one_edge_are_bounded(client: httpx.AsyncClient, world: EdgeWorld) -> None:
+    first = asyncio.ensure_future(poll(client, "a", wait=20))
+    await until(lambda: ("default", "g") in world.event_groups.known)
+    second = asyncio.ensure_future(poll(client, "b", wait=20))
+
+    async def refused() -> httpx.Response | None:
+        answer = await client.get("/v1/event-groups/another/events", params={"consumer": "c", "wait": 0})
+        return answer if answer.status_code == 429 else None
+
+    assert int((await until(refused)).headers["retry-after"]) >= 1
+    async with world.http(tenant="other", scopes="events") as other:
+        assert (await poll(other))["events"] == [], "the others have room"
+    world.event_groups.events = [came(1)]
+    await first
+    second.cancel()
 
 
 @pytest.mark.parametrize("scopes", ["connect", "publish", "operator"])
@@ -183,18 +184,17 @@ async def test_an_acknowledgement_that_is_not_valid_is_refused(world: EdgeWorld,
     assert answer.status_code == status
 
 
-async def test_groups_are_listed_dropped_and_bounded(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        for number in range(16):
-            await client.get(f"/v1/event-groups/g{number}/events?consumer=a&wait=0")
-        full = await client.get("/v1/event-groups/g16/events?consumer=a&wait=0")
-        assert full.status_code == 409
-        assert "16" in full.json()["detail"]
-        assert [(await client.delete("/v1/event-groups/g3")).status_code for _ in range(2)] == [204, 404]
-        listed = (await client.get("/v1/event-groups")).json()
-        assert len(listed["groups"]) == 15
-        assert listed["groups"][0] == {"group": "g0", "position": "0-0.0-0", "held_by": "a", "behind_ms": {}}
-        assert (await client.get("/v1/event-groups/a:b/events?consumer=a&wait=0")).status_code == 404
+async def test_groups_are_listed_dropped_and_bounded(client: httpx.AsyncClient, world: EdgeWorld) -> None:
+    for number in range(16):
+        await client.get(f"/v1/event-groups/g{number}/events?consumer=a&wait=0")
+    full = await client.get("/v1/event-groups/g16/events?consumer=a&wait=0")
+    assert full.status_code == 409
+    assert "16" in full.json()["detail"]
+    assert [(await client.delete("/v1/event-groups/g3")).status_code for _ in range(2)] == [204, 404]
+    listed = (await client.get("/v1/event-groups")).json()
+    assert len(listed["groups"]) == 15
+    assert listed["groups"][0] == {"group": "g0", "position": "0-0.0-0", "held_by": "a", "behind_ms": {}}
+    assert (await client.get("/v1/event-groups/a:b/events?consumer=a&wait=0")).status_code == 404
 
 
 async def test_while_storage_is_away_it_is_503(world: EdgeWorld) -> None:

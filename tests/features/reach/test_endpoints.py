@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,12 +12,6 @@ from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
 
 PATH = "/v1/users/ann/channels"
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[EdgeWorld]:
-    async with edge_world() as world:
-        yield world
 
 
 async def call(world: EdgeWorld, method: str, body: Any = None, *, by: str = "app", scopes: str = "publish") -> httpx.Response:

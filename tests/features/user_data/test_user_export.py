@@ -22,7 +22,7 @@ from engine.features.user_data.user_export import UserExport
 from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key, offline_key
 from engine.store.pending_bodies import PendingBodies
 from engine.store.sealed_fields import with_checksum
-from tests.support.edge_world import edge_world, no_entries
+from tests.support.edge_world import EdgeWorld, edge_world, no_entries
 from tests.support.running_engine import RunningEngine
 
 
@@ -102,10 +102,9 @@ async def test_an_export_answers_503_while_storage_is_away() -> None:
         assert (await client.get("/v1/users/u1/export")).status_code == 503
 
 
-async def test_only_an_admin_of_the_tenant_or_an_operator_exports() -> None:
-    async with edge_world() as world:
-        for scopes, query, status in (("publish connect", "", 403), ("admin", "?tenant=other", 403)):
-            assert (await world.once(scopes=scopes).get(f"/v1/users/u1/export{query}")).status_code == status
+async def test_only_an_admin_of_the_tenant_or_an_operator_exports(world: EdgeWorld) -> None:
+    for scopes, query, status in (("publish connect", "", 403), ("admin", "?tenant=other", 403)):
+        assert (await world.once(scopes=scopes).get(f"/v1/users/u1/export{query}")).status_code == status
 
 
 async def exported(engine: RunningEngine, user: str, file: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire import records as wire
-from tests.support.edge_world import edge_world
+from tests.support.edge_world import EdgeWorld, edge_world
 
 
 async def test_a_user_is_shown_with_what_waits_and_what_was_decided() -> None:
@@ -32,23 +32,22 @@ async def test_a_user_is_shown_with_what_waits_and_what_was_decided() -> None:
     }  # fmt: skip
 
 
-async def test_an_admin_sees_users_of_its_tenant_and_an_operator_those_of_any() -> None:
-    async with edge_world() as world:
-        asked = {
-            ("publish connect", ""): 403, ("admin", ""): 200, ("admin", "?tenant=other"): 403,
-            ("operator", "?tenant=other"): 200, ("operator", "?tenant=a:b"): 400,
-        }  # fmt: skip
-        for (scopes, query), status in asked.items():
-            async with world.http(scopes=scopes) as client:
-                answers = [await client.get(f"/v1/users/u1{query}")]
-                if query:  # the same tokens, of the same tenants
-                    answers.append(await client.get(f"/v1/users/u1/profile{query}"))
-                    answers.append(await client.post(f"/v1/explain{query}", json={"user": "u1", "type": "x"}))
-            expected = [status] * len(answers)
-            if (scopes, query) == ("admin", "?tenant=other"):
-                expected[-1] = 403
-            assert [answer.status_code for answer in answers] == expected, (scopes, query)
-        assert [record.key for record in world.shard.of(wire.Explain)] == ["other:u1"]
+async def test_an_admin_sees_users_of_its_tenant_and_an_operator_those_of_any(world: EdgeWorld) -> None:
+    asked = {
+        ("publish connect", ""): 403, ("admin", ""): 200, ("admin", "?tenant=other"): 403,
+        ("operator", "?tenant=other"): 200, ("operator", "?tenant=a:b"): 400,
+    }  # fmt: skip
+    for (scopes, query), status in asked.items():
+        async with world.http(scopes=scopes) as client:
+            answers = [await client.get(f"/v1/users/u1{query}")]
+            if query:  # the same tokens, of the same tenants
+                answers.append(await client.get(f"/v1/users/u1/profile{query}"))
+                answers.append(await client.post(f"/v1/explain{query}", json={"user": "u1", "type": "x"}))
+        expected = [status] * len(answers)
+        if (scopes, query) == ("admin", "?tenant=other"):
+            expected[-1] = 403
+        assert [answer.status_code for answer in answers] == expected, (scopes, query)
+    assert [record.key for record in world.shard.of(wire.Explain)] == ["other:u1"]
 
 
 async def test_messages_that_only_storage_has_are_among_the_pending_ones() -> None:

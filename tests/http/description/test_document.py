@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from starlette.routing import Route, WebSocketRoute
@@ -372,24 +373,23 @@ async def test_the_scope_that_an_operation_names_suffices_and_is_needed() -> Non
     assert not wrong
 
 
-async def test_the_problems_of_a_running_edge_are_as_described() -> None:
-    async with edge_world() as world, world.http() as client:
-        world.ready = {"shard-0": False}
-        requests = [
-            client.post("/v1/notifications", content=b"{"),
-            client.post("/v1/notifications", content=b"{}", headers={"content-type": "text/plain"}),
-            client.post("/v1/notifications", json=[{"user": "u", "type": "a b"}]),
-            client.get("/v1/scheduled/0-none"),
-            client.get("/v1/poll", headers={"Authorization": "Bearer nonsense"}),
-            client.get("/v1/poll?wait=x"),
-            client.get("/readyz"),
-            client.get("/nowhere"),
-            client.put("/v1/ack"),
-        ]
-        answers = await asyncio.gather(*requests)
-        world.shard.status = UNAVAILABLE
-        answers.append(await client.post("/v1/notifications", json={"user": "u", "type": "a.b"}))
-        assert [answer.status_code for answer in answers] == [400, 415, 422, 404, 401, 400, 503, 404, 405, 503]
-        for answer in answers:
-            assert answer.headers["content-type"] == "application/problem+json"
-            assert valid("Problem", answer.json()), answer.text
+async def test_the_problems_of_a_running_edge_are_as_described(world: EdgeWorld, client: httpx.AsyncClient) -> None:
+    world.ready = {"shard-0": False}
+    requests = [
+        client.post("/v1/notifications", content=b"{"),
+        client.post("/v1/notifications", content=b"{}", headers={"content-type": "text/plain"}),
+        client.post("/v1/notifications", json=[{"user": "u", "type": "a b"}]),
+        client.get("/v1/scheduled/0-none"),
+        client.get("/v1/poll", headers={"Authorization": "Bearer nonsense"}),
+        client.get("/v1/poll?wait=x"),
+        client.get("/readyz"),
+        client.get("/nowhere"),
+        client.put("/v1/ack"),
+    ]
+    answers = await asyncio.gather(*requests)
+    world.shard.status = UNAVAILABLE
+    answers.append(await client.post("/v1/notifications", json={"user": "u", "type": "a.b"}))
+    assert [answer.status_code for answer in answers] == [400, 415, 422, 404, 401, 400, 503, 404, 405, 503]
+    for answer in answers:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert valid("Problem", answer.json()), answer.text
