@@ -24,6 +24,7 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
 from engine.core.edge.token_bucket import TokenBucket
+from engine.core.model.constants import REASON_CHARS_MAX
 from engine.core.model.message import frame_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
@@ -181,7 +182,7 @@ class WebSocketSession(Connection):
                 self.gateway.ack_ids(self, frame.ids, client_frames.time_of(frame.ts))
         elif type(frame) is client_frames.ClientNack:
             if frame.ids:
-                self.gateway.nack(self, frame.ids, frame.reason)
+                self.gateway.nack(self, frame.ids, frame.reason[:REASON_CHARS_MAX])  # each letter has it
         elif type(frame) is client_frames.ClientPing:
             self.write(client_frames.pong(frame.ts))
         elif type(frame) is client_frames.ClientAuth:

@@ -48,10 +48,10 @@ async def test_acks_reach_the_shard_only_when_they_grow(world: EdgeWorld, socket
 async def test_selective_acks_and_nacks_reach_the_shard(world: EdgeWorld, socket: ClientConnection) -> None:
     await frame_of(socket, "welcome")
     await socket.send('{"type":"ack","ids":["a","b"],"ts":1700000000000}')
-    await socket.send('{"type":"nack","ids":["c"],"reason":"no"}')
+    await socket.send('{"type":"nack","ids":["c"],"reason":"%s"}' % ("no" * 600))
     await until(lambda: world.shard.of(wire.Nack))
     assert [ack.ids for ack in world.shard.of(wire.AckIds)] == [["a", "b"]]
-    assert [(nack.ids, nack.reason) for nack in world.shard.of(wire.Nack)] == [(["c"], "no")]
+    assert [(nack.ids, nack.reason) for nack in world.shard.of(wire.Nack)] == [(["c"], "no" * 512)]
 
 
 async def test_a_ping_is_answered_with_its_ts_and_unknown_types_are_ignored(world: EdgeWorld, socket: ClientConnection) -> None:
