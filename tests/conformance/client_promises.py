@@ -329,6 +329,16 @@ async def takes_revokes(trial: Trial, _random: random.Random) -> None:
     assert trial.cursor == "7-1"
 
 
+@promise(also=("sse",))
+async def shows_a_new_message_under_a_revoked_id(trial: Trial, _random: random.Random) -> None:
+    """A message that the client never had may be revoked. Days later a message under the same id is a new one."""
+    await trial.connected()
+    trial.server.say({"type": "revoke", "ids": ["daily"]})
+    trial.server.publish(id="daily")
+    await trial.all_acknowledged()
+    await trial.shows([1])
+
+
 @promise(also=("sse", "poll"))
 async def takes_gaps(trial: Trial, _random: random.Random) -> None:
     """The cursor passes numbers that are announced to be gone."""

@@ -164,9 +164,13 @@ func (l *ledger) revoke(ids ...string) {
 	for _, id := range ids {
 		message, open := l.open[id]
 		_, known := l.settled[id]
+		shown := open || l.former[id]
 		delete(l.refused, id)
 		delete(l.former, id)
 		delete(l.open, id)
+		if !shown {
+			continue // a later message under its id is another one
+		}
 		if !known {
 			l.order = append(l.order, id)
 		}

@@ -108,6 +108,7 @@ export class Ledger {
     if (this.#refused.has(id)) return;
     const message = this.#open.get(id);
     if (message) this.#untold.set(id, message.seq);
+    else this.#former.add(id); // what is replaced may come after its replacement
     this.revoke([id]);
   }
 
@@ -139,9 +140,10 @@ export class Ledger {
     for (const id of ids) {
       const seq = this.#open.get(id)?.seq;
       this.#refused.delete(id);
-      this.#former.delete(id);
       this.#open.delete(id);
-      if (seq !== undefined || !this.#settled.has(id)) this.#settled.set(id, seq === undefined ? "" : `${this.epoch}-${seq}`);
+      if (seq !== undefined) this.#settled.set(id, `${this.epoch}-${seq}`);
+      else if (this.#former.has(id) && !this.#settled.has(id)) this.#settled.set(id, "");
+      this.#former.delete(id);
       if (this.#settled.size > this.settledMax) this.#settled.delete(this.#settled.keys().next().value ?? "");
     }
     this.#advance();

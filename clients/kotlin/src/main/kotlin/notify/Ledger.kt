@@ -101,9 +101,9 @@ internal class Ledger(cursor: String?) {
     fun revoke(ids: Collection<String>) {
         for (id in ids) {
             refused -= id
-            former -= id
+            val kept = former.remove(id)
             val message = open.remove(id)
-            if (message != null) settled[id] = Place(epoch, message.seq) else settled.putIfAbsent(id, Place("", 0))
+            if (message != null) settled[id] = Place(epoch, message.seq) else if (kept) settled.putIfAbsent(id, Place("", 0))
             if (settled.size > SETTLED_MAX) settled -= settled.keys.first()
         }
         advance()
