@@ -54,9 +54,9 @@ async def ask_profile(shard_client: ShardClient, key: str) -> ProfileIs:
     return await shard_client.ask(ProfileIs, lambda ref: GetProfile(ref, key))
 
 
-async def ask_change(shard_client: ShardClient, key: str, patch: PreferencesPatch, config: Config) -> ProfileIs:
+async def ask_change(shard_client: ShardClient, key: str, patch: PreferencesPatch, entries_max: int) -> ProfileIs:
     """Likewise, to a change of what the user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
-    return await shard_client.ask(ProfileIs, lambda ref: ChangeProfile(ref, key, patch, config.profile_entries_max))
+    return await shard_client.ask(ProfileIs, lambda ref: ChangeProfile(ref, key, patch, entries_max))
 
 
 async def get(shard_client: ShardClient, key: str) -> ProfileIs:
@@ -117,11 +117,11 @@ class Preferences:
             return await self.get(key)
         return self._shown(key, await self.apply(key, patch))
 
-    async def apply(self, key: str, patch: PreferencesPatch) -> ProfileIs:
-        """Apply a patch; durable on return. Raises as `change`."""
-        answer = await ask_change(self._shard_client, key, patch, self._config)
+    async def apply(self, key: str, patch: PreferencesPatch, entries_max: int = 0) -> ProfileIs:
+        """Apply a patch; durable on return. `entries_max`: choices of a kind; 0: as many as are set. Raises as `change`."""
+        entries_max = entries_max or self._config.profile_entries_max
+        answer = await ask_change(self._shard_client, key, patch, entries_max)
         if answer.status == OVERLOADED:
-            entries_max = self._config.profile_entries_max
             before = answer.profile or NO_PROFILE
             member = outgrown(before, patched(before, patch), entries_max)
             raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", f"$.{member}"))

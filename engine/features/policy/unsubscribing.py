@@ -49,6 +49,9 @@ from engine.store.stored_secret import claim_secret
 
 PATH: Final = "/v1/unsubscribe"
 _FORM: Final = "application/x-www-form-urlencoded"
+_CHOICES_MAX: Final = 1 << 31
+"""No limit for whoever wants less: the application makes a link for each of its categories."""
+
 _LINKS_AT_ONCE: Final = 50  # about a millisecond of signing
 
 LinkKey = Callable[[], Awaitable[bytes]]
@@ -179,7 +182,7 @@ class Unsubscribing:
             return await self._turn(claims, _again(content_type, body), language)
         except (StorageUnavailable, Unavailable, Overloaded):
             return unsubscribe_page("away", language, status=503, retry_after=str(RETRY_AFTER_S))
-        except Problem as problem:  # no room for another user, or for another choice
+        except Problem as problem:  # no room for another user
             return unsubscribe_page("away", language, status=problem.status, retry_after=problem.headers.get("Retry-After", ""))
 
     async def _turn(self, claims: LinkClaims, again: str, language: str) -> Response:
@@ -192,7 +195,7 @@ class Unsubscribing:
         profile = (await profiles.get(self._shard_client, key)).profile or NO_PROFILE
         before = choice_for(profile, name, category)
         if profile.categories.get(name) != choice:
-            await self._preferences.apply(key, PreferencesPatch(categories={name: choice}))
+            await self._preferences.apply(key, PreferencesPatch(categories={name: choice}), _CHOICES_MAX)
         if choice != OFF:
             return unsubscribe_page("undone", language, title=title)
         back = before if before != OFF else next((one for one in MOST_FIRST if may_choose(category, one)), OFF)

@@ -74,6 +74,13 @@ async def test_opening_a_link_changes_nothing_and_its_button_turns_the_category_
     assert "You get no more notifications" in done.text
 
 
+async def test_a_user_with_as_many_choices_as_may_be_unsubscribes(world: EdgeWorld) -> None:
+    entries_max = world.gateway.config.profile_entries_max
+    world.shard.profiles["default:u1"] = Profile(categories={f"c{number}": OFF for number in range(entries_max)})
+    assert (await visit(world, "POST", await link(world), data=ONE_CLICK)).status_code == 200
+    assert choice(world) == OFF
+
+
 async def test_a_mail_program_unsubscribes_by_one_click_and_a_repeat_is_not_written(world: EdgeWorld) -> None:
     path = await link(world)
     for options in ({"data": ONE_CLICK}, {"files": {"List-Unsubscribe": (None, "One-Click")}}, {"content": b""}, {"data": ONE_CLICK}):
