@@ -29,7 +29,7 @@ def paths(config: Config) -> Part:
                 parameter(
                     "since",
                     "query",
-                    "What happened from then on, ms since the epoch: pending, or unread in the inbox. Without it: what is pending.",
+                    "What came from then on, ms since the epoch: pending, or unread in the inbox. Without it: what is pending.",
                     since,
                 ),
                 parameter("limit", "query", "Lines at most.", lines),
