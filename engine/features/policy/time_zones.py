@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from datetime import UTC, tzinfo
 from functools import lru_cache
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from engine.errors import Invalid
 
 NAME_CHARS_MAX = 64
+
+_OF_THE_MACHINE: Final = ("localtime", "posixrules", "posix/", "right/")
+"""How names of files begin that systems keep beside the database: each machine may have others, or none."""
 
 
 @lru_cache(maxsize=1024)  # there are about 600
@@ -22,7 +26,7 @@ def zone(name: str) -> tzinfo:
         Invalid: there is none.
     """
     try:
-        if len(name) <= NAME_CHARS_MAX:
+        if len(name) <= NAME_CHARS_MAX and not name.startswith(_OF_THE_MACHINE):
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # no such file; a path out of the database; a folder such as `Europe`
         pass
