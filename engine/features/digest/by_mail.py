@@ -201,7 +201,9 @@ class MailDigests:
             if claims is None:
                 return digest_page("invalid", language)
             key, patch = mailbox_key(claims.tenant, claims.user), PreferencesPatch(cleared=NO_MAIL_DIGEST)
-            answer = await ask_change(self._shard_client, key, patch, self._config.profile_entries_max)
+            answer = await ask_profile(self._shard_client, key)
+            if answer.profile is not None and answer.profile.mail_digest is not None:
+                answer = await ask_change(self._shard_client, key, patch, self._config.profile_entries_max)
         except (StorageUnavailable, Overloaded, Unavailable):
             return digest_page("away", language)
         return digest_page("done" if answer.status == OK else "away", language)

@@ -282,4 +282,7 @@ async def test_the_link_of_a_digest_ends_them_by_one_click(world: EdgeWorld, mai
         assert (await choose(world))["mail_digest"] is not None
         assert (await client.post(f"{found[1][:-3]}abc")).status_code == 404
         assert (await client.post(found[1], data={"List-Unsubscribe": "One-Click"}, headers=from_page)).status_code == 200
-    assert (await choose(world))["mail_digest"] is None
+        assert (await choose(world))["mail_digest"] is None
+        world.shard.profiles.clear()  # the user is erased
+        assert (await client.post(found[1])).status_code == 200
+        assert world.shard.profiles == {}, "a repeat changes nothing"
