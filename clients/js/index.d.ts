@@ -320,7 +320,7 @@ export interface Welcome {
 }
 
 export interface NotifyEvents {
-  /** Shown once. Acknowledged when the listeners have returned, unless one called `preventDefault()`. */
+  /** Shown once. Acknowledged when the listeners have returned, unless one called `preventDefault()` or raised. */
   message: CustomEvent<Message>;
   /** One that came again and was dropped. */
   duplicate: CustomEvent<Message>;

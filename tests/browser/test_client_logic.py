@@ -153,6 +153,17 @@ async def test_a_message_held_back_is_acknowledged_when_the_application_says_so(
     assert await page.evaluate("client.lastEventId") == "7-2"
 
 
+async def test_a_message_whose_listener_raises_is_not_acknowledged(page: Page, scripted: ScriptedEngine) -> None:
+    await connect(page, scripted)
+    await page.evaluate("addEventListener('error', (event) => event.preventDefault())")
+    await page.evaluate("client.addEventListener('message', ({ detail }) => { if (detail.seq === 1) throw new Error('full'); })")
+    scripted.publish()
+    scripted.publish()
+    await scripted.until(lambda: 2 not in scripted.pending)
+    assert sorted(scripted.pending) == [1]
+    assert await page.evaluate("client.lastEventId") == "7-0"
+
+
 async def test_manual_acknowledgement_by_sequence_number(page: Page, scripted: ScriptedEngine) -> None:
     await connect(page, scripted, ack="manual")
     for _ in range(3):

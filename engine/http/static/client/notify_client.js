@@ -1083,9 +1083,14 @@ export class NotifyClient extends EventTarget {
     this.#emit("state", { state, transport: this.transport, ...detail });
   }
 
-  /** True unless a listener called preventDefault(). @param {string} type @param {any} detail */
+  /** True unless a listener called preventDefault(), or raised, which only the page is told. @param {string} type @param {any} detail */
   #emit(type, detail) {
-    return this.dispatchEvent(new CustomEvent(type, { detail, cancelable: true }));
+    let raised = false;
+    const note = () => (raised = true);
+    globalThis.addEventListener?.("error", note, { capture: true });
+    const wanted = this.dispatchEvent(new CustomEvent(type, { detail, cancelable: true }));
+    globalThis.removeEventListener?.("error", note, { capture: true });
+    return wanted && !raised;
   }
 
   /** One timer per name. @param {string} name @param {number} ms @param {() => void} run */
