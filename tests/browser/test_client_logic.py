@@ -54,9 +54,14 @@ async def test_an_id_that_comes_under_another_number_is_a_new_message(page: Page
         const receive = (ledger, seq) => ledger.receive({ id: "order-17", seq, event_id: `7-${seq}` });
         const before = [receive(first, 1), (first.settle("order-17"), receive(first, 1))];
         const nextPage = new client.Ledger(first.kept.cursor, first.kept);
-        return [...before, receive(nextPage, 1), receive(nextPage, 9), receive(first, 9)];""",
+        const expired = new client.Ledger("7-1");
+        receive(expired, 2); expired.gap(2, 2); expired.settle("order-17");
+        const replaced = new client.Ledger("7-1");
+        replaced.settle("order-17", { seq: 7 });
+        const after = [receive(expired, 3), receive(replaced, 6), receive(replaced, 8)];
+        return [...before, receive(nextPage, 1), receive(nextPage, 9), receive(first, 9), ...after];""",
     )
-    assert verdicts == ["new", "settled", "settled", "new", "new"]
+    assert verdicts == ["new", "settled", "settled", "new", "new", "new", "settled", "new"]
 
 
 async def test_a_new_epoch_starts_the_cursor_anew_and_still_drops_known_ids(page: Page, scripted: ScriptedEngine) -> None:

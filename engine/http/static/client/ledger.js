@@ -53,12 +53,12 @@ export class Ledger {
     return { cursor: this.lastEventId, settled: [...this.#settled].filter(([, eventId]) => eventId).slice(-SETTLED_KEPT) };
   }
 
-  /** Settled before. A repeat has the same id and number; the same id under another number is a new message, published after the engine
+  /** Settled before. A repeat has the same id and number; the same id under a higher number is a new message, published after the engine
    * had forgotten the first one. Numbers of another epoch cannot be compared. @param {Message} message @param {string} epoch */
   #isSettled({ id, seq }, epoch) {
     const eventId = this.#settled.get(id);
     const before = parseEventId(eventId);
-    return eventId !== undefined && (!before || before.epoch !== epoch || before.seq === seq);
+    return eventId !== undefined && (!before || before.epoch !== epoch || before.seq >= seq);
   }
 
   /** Take over where delivery starts. Returns the ids of open messages before it: they were handled on another device meanwhile.
@@ -103,13 +103,13 @@ export class Ledger {
     return "settled";
   }
 
-  /** The message is handled. @param {string} id */
-  settle(id) {
+  /** The message is handled, or replaced by one that may come before it. @param {string} id @param {Pick<Message, "seq">} [replacement] */
+  settle(id, replacement) {
     if (this.#refused.has(id)) return;
     const message = this.#open.get(id);
     if (message) this.#untold.set(id, message.seq);
-    else this.#former.add(id); // what is replaced may come after its replacement
     this.revoke([id]);
+    if (!message && replacement) this.#settled.set(id, `${this.epoch}-${replacement.seq}`);
   }
 
   /** Everything shown up to and including `seq` is handled. @param {number} seq */

@@ -979,7 +979,7 @@ export class NotifyClient extends EventTarget {
       this.#emit("duplicate", message);
       return;
     }
-    if (message.replaces) this.#ledger.settle(message.replaces); // the new one stands for it: nobody will acknowledge it any more
+    if (message.replaces) this.#ledger.settle(message.replaces, message); // the new one stands for it: nobody will acknowledge it any more
     if (this.#emit("message", message) && this.options.ack === "auto") this.ack(message);
   }
 
