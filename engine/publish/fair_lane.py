@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 Key = TypeVar("Key", bound=Hashable)
 LaneItem = TypeVar("LaneItem")
+
+_STALE_MAX: Final = 16
 
 
 class _Tenant(Struct, Generic[Key, LaneItem]):
@@ -74,8 +76,7 @@ class FairLane(Generic[Key, LaneItem]):
         """Take the item whose turn it is. Raises IndexError when none waits."""
         while True:
             start, _, tenant, key = heapq.heappop(self._heads)
-            waiting = self._tenants.get(tenant)
-            if waiting is not None and next(iter(waiting.items)) == key:
+            if self._is_first(tenant, key):
                 self._now = max(self._now, start)
                 item = self.pop(key)
                 assert item is not None, "its key is in the lane"
@@ -84,6 +85,13 @@ class FairLane(Generic[Key, LaneItem]):
     def _push(self, tenant: str, key: Key, start: float) -> None:
         self._pushed += 1
         heapq.heappush(self._heads, (start, self._pushed, tenant, key))
+        if len(self._heads) > 2 * len(self._tenants) + _STALE_MAX:  # of a lane that is never served, whose items are taken out
+            self._heads = [head for head in self._heads if self._is_first(*head[2:])]
+            heapq.heapify(self._heads)
+
+    def _is_first(self, tenant: str, key: Key) -> bool:
+        waiting = self._tenants.get(tenant)
+        return waiting is not None and next(iter(waiting.items)) == key
 
     def first_of(self, tenant: str) -> LaneItem | None:
         """The item of this tenant that has waited longest."""

@@ -66,3 +66,13 @@ def test_a_tenant_that_was_away_has_no_credit_for_it() -> None:
     for key in range(10, 14):
         lane.append("back", key, "back")
     assert [lane.pop_next()[0] for _ in range(6)] == [10, 2, 11, 3, 12, 13]
+
+
+def test_a_lane_that_is_never_served_forgets_items_taken_out() -> None:
+    lane: FairLane[int, str] = FairLane()
+    lane.append("a", 0, "a")
+    for key in range(1, 1000):
+        lane.append("a", key, "a")
+        lane.pop(key - 1)
+    assert len(lane._heads) < 100
+    assert lane.pop_next() == (999, "a")
