@@ -3,7 +3,7 @@
     preferences changed --> a durable timer for the next time --> action channel://digest on an edge:
         1  the profile of now     no digest wanted: the chain ends
         2  the timer of the next time is armed
-        3  another time than the profile's by now, no address, or nothing unread: no mail
+        3  another time than the profile's by now (but of an earlier try that failed), no address, or nothing unread: no mail
         4  the mail
 
 A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. One that
@@ -24,7 +24,7 @@ until its time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -124,7 +124,7 @@ class MailDigests:
             return
         now_ms, zone = self._wall_ms(), zone_here(profile.zone)
         due_ms = next_due(profile.mail_digest, zone, max(now_ms, told_ms))
-        since_ms = since_ms or await self._since(key, due_ms) or last_due(profile.mail_digest, zone, due_ms)
+        since_ms = since_ms or _newest_before(due_ms, await self._told(key)) or last_due(profile.mail_digest, zone, due_ms)
         id = f"{_ID}{due_ms}"
         name = f"{key}\n{id}"
         envelope = Envelope(id, b"", LOW, True, b'"id":"%b","ts":%d,"type":"digest"' % (id.encode(), since_ms))
@@ -138,15 +138,11 @@ class MailDigests:
         timer = msgspec.structs.replace(timer, sid=timer_id(key, self._shard_client.new_timer_name()))
         await self._shard_client.schedule_all([timer], STEPS)
 
-    async def _since(self, key: str, before_ms: int) -> int:
-        """When the user's last digest before this time was, by the timers that wait for the next; 0 without one.
-
-        Raises Overloaded, Unavailable.
-        """
+    async def _told(self, key: str) -> set[int]:
+        """When the last digest of the user was, as each timer says that waits for the next. Raises Overloaded, Unavailable."""
         channel = f"channel://{CHANNEL}"
         waiting = [timer async for timer in self._shard_client.every_timer(key) if timer.action and timer.action.target == channel]
-        known = (_ts_of(b"{%b}" % timer.envelope.body) for timer in waiting)
-        return max((ts for ts in known if ts < before_ms), default=0)
+        return {_ts_of(b"{%b}" % timer.envelope.body) for timer in waiting}
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""
@@ -163,9 +159,11 @@ class MailDigests:
                 due_ms = int(action.id.removeprefix(_ID))
             else:  # of a redriven one, whose message has another id, it is the last time before
                 due_ms = last_due(profile.mail_digest, zone, action.due_ms + 1)
+            told = await self._told(key)
             # Since it was armed, there may have been one at another time.
-            since_ms = max(_ts_of(action.body), await self._since(key, due_ms)) or last_due(profile.mail_digest, zone, due_ms)
-            is_due = next_due(profile.mail_digest, zone, due_ms - 1) == due_ms
+            since_ms = max(_ts_of(action.body), _newest_before(due_ms, told)) or last_due(profile.mail_digest, zone, due_ms)
+            # An earlier try was due when the next one was armed, which begins behind it: the time may have been changed since.
+            is_due = due_ms in told or next_due(profile.mail_digest, zone, due_ms - 1) == due_ms
             await self.arm(key, profile, due_ms, due_ms if is_due else since_ms)
             email = (await self._addresses.read(key)).email
             if not email or not is_due:
@@ -211,6 +209,11 @@ class MailDigests:
     async def _read(self, token: str) -> _Claims | None:
         """What a link is for, None when it is not valid. Raises StorageUnavailable."""
         return read_link_token(token, await self._link_key(), self._wall_ms() / 1000, _claims) if token.count(".") == 2 else None
+
+
+def _newest_before(at_ms: int, times: Iterable[int]) -> int:
+    """The newest of these times that is before this one; 0 for none."""
+    return max((one for one in times if one < at_ms), default=0)
 
 
 def _ts_of(message: bytes) -> int:

@@ -102,6 +102,21 @@ async def test_each_digest_arms_the_next_before_it_is_sent(world: EdgeWorld, mai
     assert mails.mails == []
 
 
+async def test_a_digest_that_failed_is_sent_although_its_time_was_changed(world: EdgeWorld, mails: MailServer) -> None:
+    """The next one is armed, and begins behind it."""
+    await choose(world, mail_digest={"at": clock(world, 5)}, zone="UTC")
+    (first,) = armed(world)
+    await world.publish(retain=True)
+    mails.answers = ["451 later"]
+    with pytest.raises(ActionFailed):
+        await fall_due(world, first)
+    await choose(world, mail_digest={"at": clock(world, 4)})
+    changed = armed(world)[1]
+    for timer in (first, changed):
+        await fall_due(world, timer)
+    assert len(mails.to(ANN)) == 1
+
+
 async def test_a_user_whose_timers_were_cancelled_gets_digests_again(world: EdgeWorld) -> None:
     """By an erasure, say: the user comes back and wants them at the same time."""
     for _ in range(2):
