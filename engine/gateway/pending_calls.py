@@ -21,8 +21,8 @@ A route is the number of the peer that answers, see `engine.gateway.record_route
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from msgspec import Struct
@@ -161,7 +161,7 @@ class PendingCalls:
         self._breakers: dict[int, CircuitBreaker] = {}  # by route, of shards
         self._bytes_of: dict[str, int] = {}  # by tenant, of the calls that await answers; counted until the last of a call is there
         self._calls: dict[int, PendingCall] = {}
-        self._deadlines: deque[PendingCall] = deque()
+        self._deadlines: dict[int, PendingCall] = {}  # by their first ref, in order: those that await answers
         self._parked: dict[int, PendingCall] = {}  # by ref, in order, some of `_calls`; their shard has said that their slot is not its own
         self._next = 0
 
@@ -245,7 +245,7 @@ class PendingCalls:
         call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._config.publish_timeout_ms)
         if records:
             self._bytes_of[tenant] = own_bytes + call.size
-        self._deadlines.append(call)
+            self._deadlines[base] = call
         self._began()
         if closed:
             self._refuse(call, [item for route in closed for item in by_route.pop(route)], *self._avoided(closed))
@@ -304,6 +304,7 @@ class PendingCalls:
             call.unanswered -= 1
             if not call.unanswered:
                 complete.append(call)
+                del self._deadlines[call.base]  # behind one that waits, it would stay for publish_timeout_ms
             of_route = call.routes[index], call.tenant
             refs = over.get(of_route)
             if refs is None:
@@ -385,14 +386,14 @@ class PendingCalls:
             if overdue := lanes.overdue(now_ms):
                 detail, delay_ms = "the backlog takes too long for this priority", lanes.flow.delay_ms
                 self.answer([_refusal(ref, record, OVERLOADED, detail, delay_ms) for ref, record in overdue], answered=False)
-        deadlines = self._deadlines
-        while deadlines and (not deadlines[0].unanswered or deadlines[0].deadline_ms <= now_ms):
-            self._expire(deadlines.popleft())
+        for call in list(takewhile(lambda call: call.deadline_ms <= now_ms, self._deadlines.values())):
+            self._expire(call)
         for breaker in self._breakers.values():
             breaker.look(now_ms)
 
     def _expire(self, call: PendingCall) -> None:
         """End what is left of a call."""
+        del self._deadlines[call.base]
         began_ms = call.deadline_ms - self._config.publish_timeout_ms
         over: dict[tuple[int, str], list[int]] = {}
         for ref, route in enumerate(call.routes, call.base):
@@ -402,6 +403,5 @@ class PendingCalls:
             if route >= 0 and not parked and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
             over.setdefault((route, call.tenant), []).append(ref)
-        if over:
-            call.unanswered = 0
-            self._end(over, [call], answered=False)
+        call.unanswered = 0
+        self._end(over, [call], answered=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -442,3 +443,14 @@ async def test_nobody_at_a_former_owner_is_no_answer_to_a_record_sent_on() -> No
     peers.calls.answer([Posted(0, ACCEPTED, 7)], 1)
     assert call.answers[0].seq == 7
     assert len(peers.calls) == 0
+
+
+async def test_an_unanswered_call_keeps_no_answered_one_in_memory() -> None:
+    peers = Peers()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, PendingCall)}
+    stuck = peers.ask("ann")
+    for ref in range(1, 50):
+        peers.ask("bob")
+        peers.answer(ref)
+    peers.calls.expire(TIMEOUT_MS - 1)
+    assert [one for one in gc.get_objects() if isinstance(one, PendingCall) and id(one) not in before] == [stuck]
