@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -77,7 +77,7 @@ class ProfileText(Struct, forbid_unknown_fields=True):
     digest: _TypesText = msgspec.field(default_factory=_TypesText)
     inbox: _TypesText = msgspec.field(default_factory=_TypesText)
     on: _TypesText = msgspec.field(default_factory=_TypesText)
-    categories: dict[str, Literal["on", "digest", "off", "inbox"]] | UnsetType = UNSET
+    categories: dict[str, str] | UnsetType = UNSET
 
 
 profile_decoder: Final = msgspec.json.Decoder(ProfileText)
@@ -99,13 +99,17 @@ def parse_profile(text: ProfileText, check_zone: Callable[[str], object], limits
     if text.level and not (len(text.level) <= LEVEL_CHARS_MAX and _LEVEL.fullmatch(text.level)):
         raise Invalid(f"1 to {LEVEL_CHARS_MAX} of a-z 0-9 _ -", "$.level")
     check_locale(text.locale)
-    _names(list(categories), "$.categories", limits)
-    if not limits.inbox:
-        if text.inbox.types:
-            raise Invalid(NO_INBOX, "$.inbox.types")
-        for name, choice in categories.items():
-            if choice == CHOICES[INBOX]:
-                raise Invalid(NO_INBOX, f"$.categories.{name}")
+    if len(categories) > limits.entries_max:
+        raise Invalid(f"at most {limits.entries_max}", "$.categories")
+    for name, choice in categories.items():
+        if not is_id(name, limits.chars_max):
+            raise Invalid(f"names are printable text of 1 to {limits.chars_max} characters", "$.categories")
+        if choice not in CHOICES:
+            raise Invalid(f"one of {', '.join(CHOICES)}", f"$.categories.{name}")
+        if choice == CHOICES[INBOX] and not limits.inbox:
+            raise Invalid(NO_INBOX, f"$.categories.{name}")
+    if text.inbox.types and not limits.inbox:
+        raise Invalid(NO_INBOX, "$.inbox.types")
     return Profile(
         text.zone,
         text.level,

@@ -63,6 +63,8 @@ def test_what_is_left_out_is_the_default() -> None:
         ({"mute": {"types": ["a", "a", "a b"]}}, "$.mute.types[2]"),
         ({"mute": {"targets": ["a", "a", ""]}}, "$.mute.targets[2]"),
         ({"mute": {"targets": list("abcdef")}}, "$.mute.targets"),
+        ({"categories": {"news": "on", "": "off"}}, "$.categories"),
+        ({"categories": {"news": "on", "social": "mute"}}, "$.categories.social"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_path(written: Any, path: str) -> None:
