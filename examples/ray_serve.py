@@ -48,8 +48,8 @@ class Renderer:
 async def show(user: str, job: str) -> None:
     """What the user gets of this job."""
     async for notification in listen(user):
-        if notification.data["job"] != job:
-            continue  # the end of an earlier one, which was not acknowledged
+        if notification.id != job:
+            continue  # of another program, or the end of an earlier job, which was not acknowledged
         print(notification.type, notification.data, flush=True)
         if notification.type == "render.done":
             return

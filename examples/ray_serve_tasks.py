@@ -50,7 +50,7 @@ def consumer(tasks: TaskProcessorConfig) -> Any:
 async def show(user: str, report: str) -> None:
     """What the user gets of this report."""
     async for notification in listen(user):
-        if notification.data["run"] == report:
+        if notification.type.startswith("report.") and notification.data["run"] == report:
             print(notification.type, notification.data, flush=True)
             if notification.type == "report.done":
                 return

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from engine.core.wire.outcomes import AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome
@@ -123,9 +124,16 @@ def test_the_funnel_of_each_rule_is_read_from_the_history(engine: RunningEngine,
     assert (found["other"]["triggered"], found["other"]["sent"], found["other"]["acted"]) == ("1", "1", "1")
 
 
+def publish_without_data(engine: RunningEngine, user: str) -> None:
+    """A message of another program, such as the broadcasts of README.md."""
+    bearer = {"Authorization": f"Bearer {engine.token(scopes='publish')}"}
+    httpx.post(f"{engine.url}/v1/notifications", headers=bearer, json={"user": user, "type": "other"}).raise_for_status()
+
+
 def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: RunningEngine) -> None:
     if importlib.util.find_spec("grpc_reflection") is None:
         missing("Ray Serve: install ray[serve]")
+    publish_without_data(engine, "film-maker")
     lines = [line for line in output_of(engine, "ray_serve.py") if line.startswith("render.")]
     (line,) = lines
     assert line.startswith("render.done ")
@@ -136,6 +144,7 @@ def test_a_consumer_of_tasks_tells_its_user_the_end(engine: RunningEngine, redis
     if importlib.util.find_spec("celery") is None:
         missing("a consumer of Ray Serve: install celery[redis]")
     broker = redis_server_url.replace("unix://", "redis+socket://")  # as Celery names it
+    publish_without_data(engine, "analyst")
     lines = [line for line in output_of(engine, "ray_serve_tasks.py", broker) if line.startswith("report.")]
     assert lines[-1].startswith("report.done ")
     assert "'url': '/reports/report-" in lines[-1]
