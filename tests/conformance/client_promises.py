@@ -350,6 +350,19 @@ async def takes_gaps(trial: Trial, _random: random.Random) -> None:
     assert trial.cursor == "7-10"
 
 
+@promise(manual=True, also=("sse", "poll"))
+async def takes_gaps_in_their_places(trial: Trial, _random: random.Random) -> None:
+    """A gap between two messages, in one answer with them, settles neither."""
+    await trial.connected()
+    trial.server.publish()
+    trial.server.gap(2, 9)
+    trial.server.publish()
+    await trial.shows([1, 10])
+    await trial.cut()
+    assert trial.cursor in (None, "7-0")
+    assert sorted(trial.server.pending) == [1, 10]
+
+
 @promise(also=("sse", "poll"))
 async def survives_a_lost_epoch(trial: Trial, _random: random.Random) -> None:
     """When storage has lost data the client goes on in the new epoch."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,7 +34,7 @@ class _Gap(Struct):
 
 
 class _Answer(Struct):
-    messages: Raw
+    messages: list[Raw]
     last_event_id: str
     resumed: str = "ok"
     gaps: list[_Gap] = []
@@ -42,7 +43,11 @@ class _Answer(Struct):
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
-_seqs: Final = msgspec.json.Decoder(list[_Seq])
+_seq: Final = msgspec.json.Decoder(_Seq)
+
+
+def _messages(some: list[Raw]) -> list[bytes]:
+    return [b'{"type":"messages","messages":[%b]}' % b",".join(map(bytes, some))] if some else []
 
 
 class PollLink:
@@ -96,7 +101,7 @@ class PollLink:
 
     def _frames(self, answer: _Answer) -> list[bytes]:
         epoch, _, last = answer.last_event_id.rpartition("-")
-        seqs = [message.seq for message in _seqs.decode(answer.messages)]
+        seqs = [_seq.decode(message).seq for message in answer.messages]
         self._unsettled = (epoch, max(seqs)) if seqs else None
         frames = []
         if epoch != self._epoch or answer.resumed == "gap":
@@ -104,9 +109,13 @@ class PollLink:
             first = seqs[0] if seqs else int(last) + 1
             about = {"epoch": epoch, "seq": int(last), "resumed": answer.resumed, "from": first}
             frames.append(msgspec.json.encode({"type": "welcome", **about}))
-        frames += [b'{"type":"gap","from":%d,"to":%d}' % (gap.from_, gap.to) for gap in answer.gaps]
-        if seqs:
-            frames.append(b'{"type":"messages","messages":%b}' % bytes(answer.messages))
+        at = 0
+        for gap in answer.gaps:  # each in its place: ahead of a lower message it would settle that
+            below = bisect_left(seqs, gap.from_, at)
+            frames += _messages(answer.messages[at:below])
+            frames.append(b'{"type":"gap","from":%d,"to":%d}' % (gap.from_, gap.to))
+            at = below
+        frames += _messages(answer.messages[at:])
         if answer.early:
             frames.append(b'{"type":"early","messages":%b}' % bytes(answer.early))
         frames += [bytes(frame) for frame in answer.frames]

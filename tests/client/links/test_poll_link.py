@@ -52,13 +52,17 @@ def frames_of(frames: Any) -> list[Any]:
     return [json.loads(frame) for frame in frames]
 
 
-async def test_the_first_answer_makes_the_welcome_and_gaps_come_before_the_messages() -> None:
-    async with polling(having(4, 5, resumed="new", gaps=[{"from": 1, "to": 3}])) as (server, link, _):
+async def test_the_first_answer_makes_the_welcome_and_gaps_come_in_their_places() -> None:
+    gaps = [{"from": 1, "to": 3}, {"from": 6, "to": 8}, {"from": 10, "to": 12}]
+    async with polling(having(4, 5, 9, resumed="new", gaps=gaps)) as (server, link, _):
         await link.open(5)
         assert frames_of(await link.receive()) == [
-            {"type": "welcome", "epoch": "7", "seq": 5, "resumed": "new", "from": 4},
+            {"type": "welcome", "epoch": "7", "seq": 9, "resumed": "new", "from": 4},
             {"type": "gap", "from": 1, "to": 3},
             {"type": "messages", "messages": [{"seq": 4}, {"seq": 5}]},
+            {"type": "gap", "from": 6, "to": 8},
+            {"type": "messages", "messages": [{"seq": 9}]},
+            {"type": "gap", "from": 10, "to": 12},
         ]
         (request,) = server.requests
         assert request.query == {"wait": "0"}

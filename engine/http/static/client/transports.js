@@ -81,8 +81,14 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
       const from = messages[0]?.seq ?? (last?.seq ?? 0) + 1;
       if (last && (!wait || resumed === "gap" || user !== who)) frame({ type: "welcome", resumed, epoch: last.epoch, from, user });
       who = user;
-      for (const gap of gaps) frame({ type: "gap", ...gap });
-      frame({ type: "messages", messages });
+      let at = 0;
+      for (const gap of gaps) { // each in its place: ahead of a lower message it would settle that
+        const below = messages.filter((/** @type {{seq: number}} */ { seq }) => seq < gap.from).length;
+        frame({ type: "messages", messages: messages.slice(at, below) });
+        frame({ type: "gap", ...gap });
+        at = below;
+      }
+      frame({ type: "messages", messages: messages.slice(at) });
       if (early) frame({ type: "early", messages: early });
       for (const one of frames) frame(one);
       if (!messages.length || cursor() !== presented) pause.step = 0;
