@@ -35,6 +35,9 @@ _STATES: Final = {
 _EVENT: Final = "event"
 """Of an event for the rules, whose id may be that of a message too."""
 
+_PASSING: Final = ("", "deferred", "digested")
+"""States of which the shard does not say whether they are over: it knows its latest decisions for longer than its latest ids."""
+
 STEPS: Final = frozenset(("step_skipped", "step_unsent", "step_done", "step_failed"))
 """Events of the steps of a message, which change nothing about the message."""
 
@@ -64,8 +67,8 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
         steps = _together(archived, steps)
         of_message = [step.event for step in archived if step.event != _EVENT]
         own = [event for event in of_message if event not in STEPS]
-        if of_message:
-            state = state or _STATES.get(own[-1] if own else "", "pending")
+        if of_message and state in _PASSING:
+            state = _STATES.get(own[-1], "pending") if own else state or "pending"
     if not state:
         raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
     members = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}

@@ -107,6 +107,14 @@ async def test_a_timeline_has_the_steps_of_the_history_and_those_that_it_does_no
     assert (known["state"], len(known["timeline"])) == ("sent", 2), "long after its mailbox has forgotten it"
 
 
+@pytest.mark.parametrize("decision", ["deferred", "digested"])
+async def test_a_message_that_came_after_a_decision_has_its_own_state(decision: str) -> None:
+    """The shard knows its latest decisions for longer than its latest ids."""
+    shard: Any = AskedShard(wire.Traced(0, decision, 0, [wire.Step(5, decision, "quiet_hours: night", 90)]))
+    steps_of = history_with(*({"event": event, "at_ms": 5} for event in (decision, "sent", "acknowledged")))
+    assert (await timeline.timeline(shard, steps_of.steps, "t:u", "m"))["state"] == "acknowledged"
+
+
 async def test_an_event_alone_is_no_message() -> None:
     event, sent = {"at_ms": 5, "event": "event"}, {"at_ms": 4, "event": "sent"}
     forgotten = AskedShard(wire.Traced(1, "", 0, []))
