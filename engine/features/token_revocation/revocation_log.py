@@ -14,6 +14,7 @@ tenant's admin could have every edge read everything all the time.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,6 +39,7 @@ from engine.store.storage_calls import StorageCalls
 log = logging.getLogger(__name__)
 
 _REVOKE = Script.beside(__file__, "token_revoke")
+_ENTRY_ID: Final = re.compile("[0-9]{1,20}-[0-9]{1,20}")
 _PAGE: Final = 1000
 """Entries per read, some 100 bytes each."""
 
@@ -99,9 +101,12 @@ class RevocationLog:
         with StorageCalls("revocations"):
             found: Any = await self._client.hget(REVOCATION_STATE_KEY, "last")
             last = _text(found)
-            if last == head:
+            damaged = found is not None and _ENTRY_ID.fullmatch(last) is None
+            if damaged:
+                last = ""  # everything is read until the next append puts it right
+            elif last == head:
                 return RevocationsRead([], head, whole=not head)
-            if head:
+            if head and last:
                 revocations, previous, reached = await self._entries(head)
                 if revocations and previous == head:
                     return RevocationsRead(revocations, max(last, reached, key=_position), whole=False)
@@ -135,7 +140,7 @@ def _revocations(entries: Sequence[Any]) -> list[Revocation]:
 
 def revocation_in(fields: Mapping[bytes, bytes]) -> Revocation:
     """The revocation in an entry of the log. Raises KeyError, ValueError: it is damaged."""
-    return revocation_of(_text(fields[b"e"]), int(fields[b"b"]), int(fields[b"x"]))
+    return revocation_of(fields[b"e"].decode(), int(fields[b"b"]), int(fields[b"x"]))
 
 
 def _position(entry_id: str) -> int:
@@ -143,4 +148,4 @@ def _position(entry_id: str) -> int:
 
 
 def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode()
+    return "" if value is None else value.decode(errors="replace")

@@ -165,6 +165,20 @@ async def test_an_entry_that_cannot_be_read_hides_no_other(redis_client: Redis, 
     assert "cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize("last", [b"\xff", b"abc", b""])
+async def test_a_damaged_state_hides_no_revocation(redis_client: Redis, last: bytes) -> None:
+    log = RevocationLog(redis_client, Config())
+    await log.append([revocation("a")])
+    head = (await log.read("")).head
+    await redis_client.hset(REVOCATION_STATE_KEY, "last", last)  # type: ignore[misc]
+    for known in ("", head):
+        assert (await log.read(known)).revocations == [revocation("a")]
+    await log.append([revocation("b")])
+    found = await log.read("")
+    assert found.revocations == [revocation("a"), revocation("b")]
+    assert (await log.read(found.head)).revocations == []
+
+
 async def test_without_storage_nothing_is_said_to_be_revoked() -> None:
     client = Redis.from_url("unix:///nowhere/redis.sock")
     log = RevocationLog(client, Config())
