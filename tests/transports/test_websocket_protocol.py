@@ -98,61 +98,6 @@ async def test_the_reason_reaches_a_client_that_is_still_sending(world: EdgeWorl
     client.close()
 
 
-async def test_a_frame_at_the_limit_is_read(world: EdgeWorld, socket: ClientConnection) -> None:
-    text = '{"type":"ping","ts":1,"pad":"%s"}'
-    await socket.send(text % ("x" * (world.config.frame_bytes_max - len(text) + 2)))
-    assert (await frame_of(socket, "pong"))["ts"] == 1
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"\x81\x05hello", 1002),  # not masked
-        (b"\x83\x80mask", 1002),  # opcode 3
-        (b"\xc1\x80mask", 1002),  # RSV1 without an extension
-        (client_frame(b"", 0), 1002),  # a continuation of nothing
-        (client_frame(b"a", fin=False) + client_frame(b"b"), 1002),  # a message inside a message
-        (client_frame(b"\xff\xfe"), 1007),
-        (client_frame(b"\xff", fin=False) + client_frame(b"\xfe", 0), 1007),
-        (client_frame(b"x" * 126, 9), 1002),  # a long ping
-        (client_frame(b"\x03\xe8", 8), 1000),
-        (client_frame(b"", 8), None),
-    ],
-)
-async def test_what_breaks_the_protocol_fails_the_connection_as_rfc_6455_wants(world: EdgeWorld, data: bytes, code: int | None) -> None:
-    client = await world.raw()
-    for byte in data:
-        await client.send(bytes([byte]))
-    while True:
-        opcode, payload = await client.frame()
-        if opcode == 8:
-            break
-    assert (int.from_bytes(payload[:2], "big") if payload else None) == code
-    client.close()
-    await until(lambda: not world.gateway.connections)
-
-
-async def test_fragments_pings_and_split_frames_are_understood(world: EdgeWorld) -> None:
-    client = await world.raw()
-    stream = (
-        client_frame(b'{"type":"pi', fin=False)
-        + client_frame(b"are you there", 9)
-        + client_frame(b'ng","ts":7}', 0)
-        + client_frame(b'{"type":"ping","ts":8}')
-    )
-    for index in range(0, len(stream), 3):
-        await client.send(stream[index : index + 3])
-    seen = []
-    while len(seen) < 3:
-        opcode, payload = await client.frame()
-        if opcode == 10:
-            seen.append(payload.decode())
-        elif b"pong" in payload:
-            seen.append(json.loads(payload)["ts"])
-    assert seen == ["are you there", 7, 8]
-    client.close()
-
-
 async def test_frames_sent_before_the_answer_to_the_handshake_are_not_lost() -> None:
     begun, may_accept = asyncio.Event(), asyncio.Event()
 

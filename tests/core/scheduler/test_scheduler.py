@@ -789,19 +789,12 @@ def test_an_id_no_timer_can_have_is_unknown(sid: str) -> None:
     assert Rig().ask(Inspect(1, "default", sid)).status == NOT_FOUND
 
 
-def test_a_listing_leaves_out_what_is_being_fired() -> None:
+def test_a_listing_leaves_out_what_is_being_fired_and_a_page_of_it_leads_to_the_next() -> None:
     rig = open_rig()
     rig.schedule(0, 10, "a")
     later = rig.schedule(0, 1000, "b")
     rig.at(START + 10)
     assert [listed.sid for listed in rig.ask(ListTimers(1, USERS[0], 10)).timers] == [later]
-
-
-def test_a_page_of_what_is_being_fired_leads_to_the_next_page() -> None:
-    rig = open_rig()
-    rig.schedule(0, 10, "a")
-    later = rig.schedule(0, 1000, "b")
-    rig.at(START + 10)
     first = rig.ask(ListTimers(1, USERS[0], 1))
     assert first.detail == "truncated"
     last = first.timers[-1]

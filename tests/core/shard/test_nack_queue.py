@@ -49,20 +49,13 @@ class Successor:
         return read
 
 
-def test_a_nack_of_a_hot_message_does_not_wait() -> None:
-    shard = Successor()
-    shard.store.want_read(shard.mailbox, 1, 3)
-    shard.read()
-    assert shard.nack("m2") == []
-    assert shard.dead() == [2]
-    assert shard.queue.waiting == {}
-
-
-def test_a_nack_of_what_is_not_pending_is_over_at_once() -> None:
+def test_a_nack_of_a_hot_message_or_of_an_unknown_id_does_not_wait() -> None:
     shard = Successor()
     shard.store.want_read(shard.mailbox, 1, 3)
     shard.read()
     assert shard.nack("m2", "never sent") == ["never sent"]
+    assert shard.dead() == [2]
+    assert shard.queue.waiting == {}
 
 
 def test_a_nack_of_a_cold_message_waits_for_the_read_and_takes_effect_then() -> None:
@@ -75,14 +68,6 @@ def test_a_nack_of_a_cold_message_waits_for_the_read_and_takes_effect_then() -> 
     assert shard.nack("m2", read=queued.read) == []
     assert shard.dead() == [2]
     assert shard.queue.waiting == {}
-
-
-def test_an_id_that_no_message_read_has_is_over() -> None:
-    shard = Successor()
-    assert shard.nack("never sent") == []
-    read = shard.read()
-    (queued,) = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert shard.nack("never sent", read=queued.read) == ["never sent"]
 
 
 def test_an_older_message_of_unknown_id_is_read_though_a_newer_one_is_nacked_with_it() -> None:

@@ -55,13 +55,6 @@ def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
     assert delivered(said) == [(1, 1)]
 
 
-def test_a_user_s_messages_are_numbered_without_holes_and_delivered_in_order() -> None:
-    world = connected_world()
-    for _ in range(5):
-        world.post()
-    assert delivered(world.settle()) == [(seq, 1) for seq in range(1, 6)]
-
-
 def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None:
     world = connected_world()
     world.settle()

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 from engine.config import Config
@@ -151,13 +150,6 @@ async def test_a_message_that_happened_before_and_came_since_then_is_in_it(world
 @pytest.mark.parametrize("query", ["since=x", "since=-1", "limit=0", "limit=101", "limit=", "since=1e3", "since=9999999999999999999"])
 async def test_a_wrong_parameter_is_named(world: EdgeWorld, query: str) -> None:
     assert f"`{query.partition('=')[0]}`: a whole number from" in (await digest(world, f"?{query}", 400))["detail"]
-
-
-async def test_a_digest_is_the_bearers_own() -> None:
-    async with edge_world() as world:
-        assert (await world.once(scopes="publish").get("/v1/digest")).status_code == 403
-        async with httpx.AsyncClient(base_url=world.url(), trust_env=False) as client:
-            assert (await client.get("/v1/digest")).status_code == 401
 
 
 async def test_too_many_digests_at_once_are_refused() -> None:

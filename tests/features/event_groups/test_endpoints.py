@@ -136,19 +136,6 @@ async def test_consumers_that_wait_at_one_edge_are_bounded(client: httpx.AsyncCl
     second.cancel()
 
 
-@pytest.mark.parametrize("scopes", ["connect", "publish", "operator"])
-async def test_only_the_scopes_events_and_admin_read_events(world: EdgeWorld, scopes: str) -> None:
-    async with world.http(scopes=scopes) as client:
-        answers = [
-            await client.get("/v1/event-groups"),
-            await client.get(f"{PATH}/events?consumer=a&wait=0"),
-            await client.post(f"{PATH}/ack", json={"consumer": "a"}),
-            await client.delete(PATH),
-        ]
-    assert [answer.status_code for answer in answers] == [403] * 4
-    assert 'scope="events"' in answers[0].headers["www-authenticate"]
-
-
 @pytest.mark.parametrize(
     ("query", "named"),
     [

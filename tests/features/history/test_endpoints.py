@@ -39,8 +39,6 @@ async def test_an_engine_without_a_history_has_none() -> None:
         answer = await client.get("/v1/history")
         assert answer.status_code == 404
         assert "history_url" in answer.json()["detail"]
-    async with edge_world() as world, world.http(scopes="publish") as client:
-        assert (await client.get("/v1/history")).status_code == 403
 
 
 async def test_a_page_has_the_names_of_the_interface_and_the_cursor_of_the_next_one() -> None:

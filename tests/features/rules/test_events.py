@@ -105,11 +105,6 @@ async def test_a_wrong_event_is_refused_with_its_path(rules: Path, event: dict[s
         assert world.shard.of(wire.Post) == []
 
 
-async def test_events_need_the_scope_to_publish(rules: Path) -> None:
-    async with edge_world(rules_path=str(rules)) as world, world.http(scopes="connect") as client:
-        assert (await client.post("/v1/events", json={"type": "a", "user": "u1"})).status_code == 403
-
-
 async def test_what_could_not_be_cancelled_is_told_and_nothing_is_published(rules: Path) -> None:
     rules.write_text(RULES + '[[rule]]\nname = "paid"\nevent = "order.paid"\nrecipients = ["user"]\ntype = "t"\n')
     async with edge_world(rules_path=str(rules)) as world, world.http() as client:

@@ -357,15 +357,6 @@ def test_a_timer_of_a_scheduler_whose_clock_is_ahead_is_not_taken_for_its_own_co
     assert fire(world, due_ms=SEVEN_AM + 100) == [FireDone(["3-abc"])]
 
 
-def test_a_timer_beyond_its_cap_has_had_its_effect_which_is_none() -> None:
-    world = World()
-    told(world, CAPPED)
-    told(world, CAPPED)
-    assert fire(world, policy_terms=CAPPED) == [FireDone(["3-abc"])]
-    assert world.core.mailboxes["t:u"].head == 2
-    assert timeline(world) == [("late", "suppressed", "cap")]
-
-
 @pytest.mark.parametrize("how", WAYS)
 def test_a_repeat_of_what_was_suppressed_gets_the_first_answer_also_when_it_would_be_delivered_now(how: str) -> None:
     world = World()
@@ -402,6 +393,7 @@ def test_a_timer_that_was_suppressed_has_had_its_effect_for_ever() -> None:
     world.now_ms += 30 * 24 * HOUR_MS
     assert fire(world, policy_terms=CAPPED) == [FireDone(["3-abc"])], "its scheduler had died before it heard that"
     assert world.core.mailboxes["t:u"].head == 2
+    assert timeline(world) == [("late", "suppressed", "cap")]
 
 
 def test_who_has_been_active_since_is_not_touched() -> None:
