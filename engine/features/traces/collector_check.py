@@ -30,7 +30,7 @@ def reach(config: Config) -> str:
     host = urlsplit(url).netloc
     try:
         answer = httpx.post(url, content=b"", headers={"Content-Type": "application/x-protobuf"}, timeout=_ANSWER_S)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, UnicodeError) as error:  # the latter of a host that no resolver takes
         raise Unavailable(f"trace_url: {host}: {str(error) or type(error).__name__}") from error
     if not answer.is_success:
         raise Unavailable(f"trace_url: {host} answers {answer.status_code}")

@@ -34,5 +34,6 @@ async def test_a_collector_that_takes_no_spans_is_a_warning(collector: OtlpRecei
         assert await found(collector.url) == ("warning", f"trace_url: {host} answers 503", "spans are dropped")
     finally:
         collector.status = 200
-    level, told, _ = await found(f"http://127.0.0.1:{free_port()}")
-    assert (level, told.startswith("trace_url: 127.0.0.1:")) == ("warning", True)
+    for host in (f"127.0.0.1:{free_port()}", "a" * 64):
+        level, told, _ = await found(f"http://{host}")
+        assert (level, told.startswith(f"trace_url: {host}: ")) == ("warning", True)
