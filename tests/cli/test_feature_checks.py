@@ -105,3 +105,4 @@ async def test_the_file_of_the_history_is_not_made_by_the_check(tmp_path: Path) 
     assert (await only(config)).found.endswith("answers")
     (tmp_path / "history.db").write_bytes(b"not a database at all" * 100)
     assert (await only(config)).level == "failed"
+    assert (await only(Config(history_url="sqlite:///history.db/another.db", data_dir=str(tmp_path)))).level == "failed"
