@@ -20,6 +20,8 @@ QUIET_S: Final = 20.0
 was quiet after 15 s; where something never comes to an end, most of the time goes into waiting for it."""
 
 SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
+    "streams_are_trimmed_above_what_is_handled": (2, 3),
+    "what_is_for_the_inbox_only_is_sent_after_a_restart": (614,),
     "the_journal_takes_writes_of_an_old_epoch": (10, 25, 27),
     "a_refused_group_is_not_rolled_back": (7, 8, 29),
     "a_refused_group_is_answered_before_its_rollback": (55, 252, 392),
@@ -38,7 +40,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_successor_does_not_know_how_far_timers_were_claimed": (46,),
     "timers_are_handed_out_before_they_are_claimed": (46,),
     "a_window_tells_one_message_too_few": (6,),
-    "a_restart_ends_subscriptions": (14,),
+    "a_restart_ends_subscriptions": (16, 29),
     "who_was_slow_gets_no_more_broadcasts": (14,),
     "a_repeat_of_the_edge_is_refused_as_if_it_came_first": (371, 263),
     "a_message_forgets_how_many_it_stands_for": (17,),
@@ -57,7 +59,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_restart_begins_the_broadcast_log_again": (14,),
     "a_topic_reaches_everybody": (2,),
     "what_was_held_under_pressure_is_never_sent": (818, 812, 154),
-    "a_repeated_turn_counts_its_timers_again": (14,),
+    "a_repeated_turn_counts_its_timers_again": (9, 10),
     "a_user_with_timers_is_counted_again_with_the_page": (10, 12),
     "posts_wait_without_a_limit": (336, 168, 249),
     "timers_take_writes_of_an_old_epoch": (54, 71, 74),
@@ -83,7 +85,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "who_gets_slots_serves_them_under_their_last_epoch": (2, 3, 6),
     "a_shard_that_gets_slots_sets_their_cursors_back": (42,),
     "what_was_wanted_without_an_answer_is_forgotten": (438, 75, 234),
-    "a_mark_is_not_replayed": (95,),
+    "a_mark_is_not_replayed": (1, 3),
     "counts_of_broadcasts_are_not_sent": (11, 87, 116),
     "the_successor_of_a_controller_forgets_an_upgrade": (142, 131, 6),
     "an_upgrade_names_the_processes_of_the_last_round": (522, 85, 458),

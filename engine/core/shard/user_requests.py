@@ -164,9 +164,9 @@ class UserRequests:
 
     def _subscribe(self, mailbox: Mailbox, record: Subscribe, context: RequestContext) -> Subscribed | UserChange:
         topics, failed = mailbox.topics, Subscribed(record.ref, UNAVAILABLE, [])
-        changes = any(topic not in topics for topic in record.add) or any(topic in topics for topic in record.remove)
-        # Behind a change that is not durable yet, the topics are not final: what changes nothing now may undo that one.
-        if changes or mailbox.key in self._subscribing or self._storage_away:
+        # What changes nothing here may change something at a successor that this shard does not know of; the group is fenced. Behind a
+        # change that is not durable yet, the topics are not final.
+        if record.add or record.remove or mailbox.key in self._subscribing or self._storage_away:
             done = Subscribed(record.ref, OK, [])
             return UserChange(mailbox, context.session, Topics(mailbox.key, topics), done, failed, record)
         return Subscribed(record.ref, OK, sorted(topics))

@@ -11,7 +11,8 @@ stream by a task of their own, so that neither commits nor deliveries wait for i
 
 A number whose entry is not there has left the stream without the shard's knowledge (it was trimmed for its bytes): it leaves the inbox.
 
-A mark is a journal record like every change of a user (`engine.core.shard.user_requests`). Marking as read, or as archived, what is
+A mark is a journal record like every change of a user (`engine.core.shard.user_requests`), also when nothing here is to be marked: a shard
+that has lost the user without knowing it finds nothing, and must not answer for its successor. Marking as read, or as archived, what is
 pending acknowledges it, also when the record is replayed: the acknowledgement's own record may come later than the answer.
 
 Crash: reads and waiting marks are lost and unanswered, so their edges repeat them.
@@ -129,7 +130,7 @@ def _fill(row: InboxRow, message: Message) -> None:
 
 
 def mark(mailbox: Mailbox, asked: MarkInbox, context: RequestContext) -> InboxMarked | UserChange:
-    """The change that a mark is. An answer when there is nothing to change."""
+    """The change that a mark is, or why it is none."""
     if not context.config.inbox_max:
         return InboxMarked(asked.ref, NOT_FOUND)
     if asked.epoch not in ("", context.data_epoch):  # it is late, or repeated: its numbers are of other messages now
@@ -145,12 +146,9 @@ def mark(mailbox: Mailbox, asked: MarkInbox, context: RequestContext) -> InboxMa
     if inbox is not None:
         seqs.update(inbox.upto(mailbox.head if asked.upto < 0 else asked.upto))
         seqs.update(known.values(), (seq for seq in asked.seqs if inbox.holds(seq)))
+    marked = Marked(mailbox.key, asked.mark, asked.on, sorted(seqs))
     count = partial(_count, mailbox, done, context.counts)
-    if seqs:
-        marked = Marked(mailbox.key, asked.mark, asked.on, sorted(seqs))
-        return UserChange(mailbox, context.session, marked, done, InboxMarked(asked.ref, UNAVAILABLE), applied=count)
-    count()
-    return done
+    return UserChange(mailbox, context.session, marked, done, InboxMarked(asked.ref, UNAVAILABLE), applied=count)
 
 
 def _count(mailbox: Mailbox, done: InboxMarked, counts: InboxCounts) -> None:

@@ -154,6 +154,14 @@ def test_a_marked_message_that_has_left_the_inbox_is_unknown() -> None:
     assert (answer.unknown, answer.unread) == (["m0", "noise", "never"], LIMITS.messages_max - 1)
 
 
+def test_a_mark_of_nothing_is_answered_by_a_group_only() -> None:
+    """A shard that has lost the user without knowing it finds nothing; the group is fenced."""
+    w = world()
+    w.tell(MarkInbox(7, KEY, SEEN, True, [], [], -1, ""))
+    assert said_of(w.said(), InboxMarked) == []
+    assert [answer.status for answer in said_of(w.settle(), InboxMarked)] == [OK]
+
+
 def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     w = world()
     w.publish(id="a")
