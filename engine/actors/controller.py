@@ -467,9 +467,10 @@ class Controller:
             numbers, stores = (config.shards, config.schedulers), len(self._clients)
             slots = RoutingTable([await claim_slot_map(each, *numbers, store, stores) for store, each in enumerate(self._clients)])
             sharing = "even" if config.shards != slots.shards else stored.sharing if stored else ""
-            wanted = WantedNumbers(config.shards, slots.schedulers, config.edges, sharing, "settings", self._wall_ms())
+            at_ms = max(self._wall_ms(), stored.at_ms + 1 if stored else 0)
+            wanted = WantedNumbers(config.shards, slots.schedulers, config.edges, sharing, "settings", at_ms)
         if wanted != stored:
-            await write_wanted(client, wanted, self._epoch)
+            await write_wanted(client, wanted, self._epoch, unreadable=stored is None)
         return slots, wanted
 
     @property

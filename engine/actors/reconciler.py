@@ -699,7 +699,7 @@ class Reconciler:
         async with self._writing:
             stored = await self._ask(0, read_wanted)
             if stored is None or stored.at_ms < self.wanted.at_ms:
-                await self._ask(0, write_wanted, self.wanted, self._epoch)
+                await self._ask(0, partial(write_wanted, unreadable=stored is None), self.wanted, self._epoch)
             elif stored != self.wanted:
                 log.info("wanted numbers are stored whose request was refused: %s", stored)
                 self._take(stored)

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 _WRITE = Script("wanted_write")
 
+_LATEST = 1 << 53  # ms; no clock says more
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(WantedNumbers)
 
@@ -32,14 +34,17 @@ async def read_wanted(client: redis.Redis) -> WantedNumbers | None:
         return None
 
 
-async def write_wanted(client: redis.Redis, wanted: WantedNumbers, epoch: int) -> None:
-    """Keep what is wanted from now on. Idempotent.
+async def write_wanted(client: redis.Redis, wanted: WantedNumbers, epoch: int, *, unreadable: bool = False) -> None:
+    """Keep what is wanted from now on, unless something is stored that was wanted later. Idempotent.
 
     Args:
         epoch: of the controller (`engine.store.epoch.take_control`).
+        unreadable: what is stored cannot be read, and counts for nothing.
 
     Raises:
         Fenced: another controller has taken control.
         StorageUnavailable: no reply; it may have been written.
     """
-    await _WRITE.run(client, [META_KEY], [CONTROLLER_FIELD, epoch, WANTED_FIELD, _encoder.encode(wanted)])
+    await _WRITE.run(
+        client, [META_KEY], [CONTROLLER_FIELD, epoch, WANTED_FIELD, _encoder.encode(wanted), _LATEST if unreadable else wanted.at_ms]
+    )

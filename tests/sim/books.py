@@ -128,10 +128,17 @@ class Books:
             return True
         return not message.retain or message.expires_ms <= self._now() or user.is_crowded_out(seq, self._config.offline_max)
 
-    def is_owed(self, timer: Timer) -> bool:
-        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again."""
+    def is_owed(self, sid: str, timer: Timer) -> bool:
+        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again.
+
+        What was put off while the clock was ahead waits until the clock is there again.
+        """
         now_ms = self._wall_ms()
-        return timer.owed and max(timer.dues) <= now_ms and not self.user(timer.key).wishes.sleeps(now_ms)
+        if not timer.owed or max(timer.dues) > now_ms or self.user(timer.key).wishes.sleeps(now_ms):
+            return False
+        partition = int(sid.partition("-")[0])
+        put_off = self._server(partition).cmd_zscore(b"t%d:due" % partition, sid.encode()) if self.set_back_ms else None
+        return put_off is None or float(put_off) <= now_ms
 
     def look_at_clock(self) -> None:
         """It is about to be set, or was: whatever it said may have been acted upon."""
@@ -726,6 +733,6 @@ class Books:
                 if id not in user.seq_of:
                     raise Violation(f"[1] {id} of {user.key} was answered 202 and is nowhere", user.key)
         for sid, timer in self.timers.items():
-            if self.is_owed(timer):
+            if self.is_owed(sid, timer):
                 raise Violation(f"[6] timer {sid} of {timer.key} never took effect", timer.key)
         self.history.complete(self._wall_ms())

@@ -416,7 +416,7 @@ class Change:
         publisher._tell(self._key, f"{self._category} is to be {self._choice}")
         with contextlib.suppress(EngineError):
             patch = PreferencesPatch(categories={self._category: CHOICES.index(self._choice)})
-            answer = await ask_change(gateway.shard_client, self._key, patch, publisher._cluster.config)
+            answer = await ask_change(gateway.shard_client, self._key, patch, publisher._cluster.config.profile_entries_max)
             if answer.status == OK:
                 publisher._loop.call_soon(self._end, True, context=publisher._loop.outside)
 

@@ -800,7 +800,7 @@ class World:
             return False
         if any(True for _ in self.books.unfinished()):
             return False
-        if any(self.books.is_owed(timer) for timer in self.books.timers.values()):
+        if any(self.books.is_owed(sid, timer) for sid, timer in self.books.timers.items()):
             return False
         return not self._idle_schedulers() and not self._unsettled()
 
