@@ -64,7 +64,7 @@ from engine.http.description import publish_paths
 from engine.http.description.document import document
 from engine.http.endpoint_table import EndpointTable, route
 from engine.http.error_responses import handlers
-from engine.http.request_body import read_body
+from engine.http.request_body import BodyReader
 from engine.transports import receiving
 from engine.transports.http_protocol import FastPaths
 from engine.transports.kept_heads import KeptHeads
@@ -145,7 +145,7 @@ def app(services: EdgeServices) -> Starlette:
 
 
 def _publishing(access: Access, publisher: PublishEndpoint) -> EndpointTable:
-    return EndpointTable([Route(publish_endpoint.PATH, _Publish(publisher, access.config), methods=["POST"])], publish_paths)
+    return EndpointTable([Route(publish_endpoint.PATH, _Publish(publisher, access.bodies), methods=["POST"])], publish_paths)
 
 
 def _described(access: Access, tables: Sequence[EndpointTable]) -> Route:
@@ -166,9 +166,9 @@ def _described(access: Access, tables: Sequence[EndpointTable]) -> Route:
 class _Publish:
     """`POST /v1/notifications`, as a plain ASGI application."""
 
-    def __init__(self, publisher: PublishEndpoint, config: Config) -> None:
+    def __init__(self, publisher: PublishEndpoint, bodies: BodyReader) -> None:
         self._publisher = publisher
-        self._config = config
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate, read, publish, answer."""
@@ -176,7 +176,7 @@ class _Publish:
         principal = self._publisher.admit(head)
         check_own_tenant(principal, QueryParams(scope["query_string"]))
         self._publisher.check_unread(head)
-        body = await read_body(scope, receive, self._config)
+        body = await self._bodies.read(scope, receive)
         answer = await self._publisher.publish(body, head.content, principal)
         headers = publish_endpoint.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})

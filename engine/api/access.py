@@ -19,7 +19,7 @@ from engine.core.model.routing import mailbox_key
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import Endpoint
 from engine.http.problems import Problem, bad_request, forbidden, not_found
-from engine.http.request_body import read_body
+from engine.http.request_body import BodyReader
 
 POLL_WAIT_S: Final = 25.0
 """Of a long poll without `wait`."""
@@ -42,6 +42,7 @@ class Access:
     def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:
         self.gateway = gateway
         self.config = config
+        self.bodies = BodyReader(config)
         self._authenticator = authenticator
 
     def authenticate(self, request: Request, scope: str) -> Principal:
@@ -95,8 +96,8 @@ class Access:
         return True
 
     async def body(self, request: Request) -> bytes:
-        """The whole body. Raises Problem: 408 or 413 too."""
-        return await read_body(request.scope, request.receive, self.config)
+        """The whole body. Raises Problem: 408 or 413 too; Overloaded."""
+        return await self.bodies.read(request.scope, request.receive)
 
     def device(self, request: Request) -> str:
         """The client's name for itself."""

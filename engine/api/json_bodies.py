@@ -1,4 +1,4 @@
-"""Reads a JSON body of one shape, with the same problem for the same mistake everywhere. How long it may be, `read_body` decides."""
+"""Reads a JSON body of one shape, with the same problem for the same mistake everywhere. How long it may be, `BodyReader` decides."""
 
 from __future__ import annotations
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 
 from engine.config import Config
+from engine.errors import Overloaded
+from engine.http import request_body
 from engine.http.problems import Problem
-from engine.http.request_body import read_body
+from engine.http.request_body import BodyReader
+from tests.support.waiting import until
 
 CONFIG = Config(jwt_secret="s" * 32, body_bytes_max=10)
 
@@ -21,7 +25,7 @@ async def read(*parts: bytes, length: bytes = b"", end: dict[str, Any]) -> bytes
     async def receive() -> Any:
         return messages.pop(0)
 
-    return await read_body({"headers": [(b"content-length", length)] if length else []}, receive, CONFIG)
+    return await BodyReader(CONFIG).read({"headers": [(b"content-length", length)] if length else []}, receive)
 
 
 LAST = {"type": "http.request", "body": b"end"}
@@ -41,6 +45,21 @@ async def test_a_larger_one_is_refused_whatever_its_length_is_said_to_be(parts: 
     with pytest.raises(Problem) as refused:
         await read(*parts, length=length, end=LAST)
     assert refused.value.status == 413
+
+
+async def test_the_oldest_incomplete_body_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_body, "HELD_BYTES_MAX", 10)
+    reader, coming = BodyReader(CONFIG), [asyncio.Queue[Any]() for _ in range(3)]
+    first, second, third = [asyncio.ensure_future(reader.read({"headers": []}, queue.get)) for queue in coming]
+    for queue, size in zip(coming, (4, 6, 1), strict=True):
+        await queue.put({"type": "http.request", "body": b"x" * size, "more_body": True})
+        await until(queue.empty)
+    with pytest.raises(Overloaded):
+        await first
+    for queue in coming[1:]:
+        await queue.put(LAST)
+    assert (await second, await third) == (b"xxxxxxend", b"xend")
+    assert reader._held == 0
 
 
 async def test_a_client_that_leaves_is_noticed() -> None:

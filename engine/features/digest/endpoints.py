@@ -52,7 +52,6 @@ from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request
-from engine.http.request_body import read_body
 from engine.store.pending_bodies import PendingBodies, ReadBodies
 
 log = logging.getLogger(__name__)
@@ -240,7 +239,7 @@ def table(access: Access, digests: Digests, by_mail: MailDigests) -> EndpointTab
 
     async def end(request: Request) -> Response:
         """`POST /v1/digest/unsubscribe?token=`; likewise."""
-        await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
+        await access.bodies.read(request.scope, request.receive, FORM_BYTES_MAX)
         return await by_mail.end(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
 
     return EndpointTable([route("/v1/digest", GET=digest), route(PATH, GET=show_link, POST=end)], description, (PATH,))

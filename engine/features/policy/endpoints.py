@@ -13,7 +13,6 @@ from engine.features.policy.link_page import FORM_BYTES_MAX
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribing import PATH, LinkKey, Unsubscribing, stored_key
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.request_body import read_body
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
@@ -72,7 +71,7 @@ def table(access: Access, link_key: LinkKey) -> EndpointTable:
 
     async def unsubscribe_by_link(request: Request) -> Response:
         """`POST /v1/unsubscribe?token=`; likewise."""
-        body = await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
+        body = await access.bodies.read(request.scope, request.receive, FORM_BYTES_MAX)
         headers = request.headers
         return await unsubscribing.answer(
             request.query_params.get("token", ""), headers.get("content-type", ""), body, headers.get("accept-language", "")

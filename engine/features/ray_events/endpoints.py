@@ -31,7 +31,6 @@ from engine.features.ray_events.figures import METRICS
 from engine.features.ray_events.store import RayEventsStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, forbidden, not_found, unavailable
-from engine.http.request_body import read_body
 from engine.publish import media_types
 from engine.transports.asgi import TRANSPORT
 
@@ -101,7 +100,7 @@ def table(access: Access, exported: ExportedEvents) -> EndpointTable:
     async def post(request: Request) -> Response:
         """`POST /v1/ray-events/{secret}`."""
         exported.check(request)
-        body = await read_body(request.scope, request.receive, access.config, access.config.ray_events_bytes_max)
+        body = await access.bodies.read(request.scope, request.receive, access.config.ray_events_bytes_max)
         batch = await exported.take(body)
         return json_answer({"events": batch.count, "news": len(batch.deaths), "unreadable": batch.unreadable})
 

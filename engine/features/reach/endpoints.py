@@ -39,7 +39,6 @@ from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, Stored
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import not_found
-from engine.http.request_body import read_body
 from engine.publish import media_types
 from engine.store.stored_secret import claim_secret
 
@@ -124,7 +123,7 @@ def table(access: Access, addresses: AddressStore, own: OwnChannels, push_secret
 
     async def confirm(request: Request) -> Response:
         """`POST /v1/channels/confirm?token=`; likewise."""
-        await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
+        await access.bodies.read(request.scope, request.receive, FORM_BYTES_MAX)
         return await own.confirm(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
 
     routes = [
