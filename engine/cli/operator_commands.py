@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -200,10 +201,13 @@ def _serves_anew(config: Config, edge: str, before: int | None) -> bool:
 def down(data_dir: DataDir = None) -> None:
     """Drain and stop the engine of this data directory."""
     from engine.cli.state_file import running_state
+    from engine.store.embedded_redis import lock_owner
 
     config = load({"data_dir": data_dir})
     state = running_state(config.data_dir)
     console = Console()
+    if state is None and (owner := lock_owner(Path(config.data_dir))):
+        raise EngineError(f"process {owner} uses {config.data_dir}, and no engine is ready there yet; `kill {owner}` stops it")
     if state is None:
         console.print(f"no engine runs on {config.data_dir}")
         return

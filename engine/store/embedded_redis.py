@@ -49,6 +49,7 @@ REDIS_FOLDER: Final = "redis"
 RESTORED_FOLDER: Final = "redis.restored"
 """Data that are to take its place: a restore that is decided and not completed."""
 
+_LOCK_FILE: Final = "engine.lock"
 _REPLACED: Final = "redis.replaced-"  # begins the names of directories that a restore has replaced
 
 SOCKET_PATH_BYTES_MAX: Final = 107
@@ -127,7 +128,7 @@ class DataDirLock:
     def __init__(self, data_dir: Path) -> None:
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file: IO[str] = open(data_dir / "engine.lock", "a+", encoding="utf-8")  # noqa: SIM115 - lives as long as the lock
+            self._file: IO[str] = open(data_dir / _LOCK_FILE, "a+", encoding="utf-8")  # noqa: SIM115 - lives as long as the lock
         except OSError as error:
             raise ConfigError(f"data_dir: cannot use {data_dir}: {error.strerror}") from error
         try:
@@ -151,6 +152,16 @@ class DataDirLock:
     def release(self) -> None:
         """Release the directory for another engine."""
         self._file.close()
+
+
+def lock_owner(data_dir: Path) -> str:
+    """Pid of the process that holds the `DataDirLock` of the directory; "" where none does."""
+    with contextlib.suppress(OSError), (data_dir / _LOCK_FILE).open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read().strip()
+    return ""
 
 
 def short_temporary() -> str:

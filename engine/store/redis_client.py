@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -111,7 +112,7 @@ def display_url(url: str) -> str:
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:
-    """Wait until Redis answers and has loaded its data; returns its version.
+    """Wait until Redis answers and has loaded its data; returns its name and version.
 
     Raises:
         StorageUnavailable: no reply within `timeout_s`, a refusal, a Redis older than `VERSION_MIN`, or one that keeps less than
@@ -119,9 +120,15 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
         ConfigError: an option of the URL is not known.
     """
     where = display_url(config.redis_url)
-    version = await _first_answer(client, where, time.monotonic() + timeout_s)
-    check_version(version, where)
-    return version
+    server = await _first_answer(client, where, time.monotonic() + timeout_s)
+    check_version(str(server["redis_version"]), where)
+    return server_name(server)
+
+
+def server_name(info: Mapping[str, Any]) -> str:
+    """Name and version by `INFO server`. Valkey calls itself Redis 7.2 there as well."""
+    valkey = info.get("valkey_version")
+    return f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
 
 
 def check_version(version: str, where: str) -> None:
@@ -130,15 +137,15 @@ def check_version(version: str, where: str) -> None:
         raise StorageUnavailable(f"Redis at {where} is {version}; {VERSION_MIN[0]}.{VERSION_MIN[1]} or newer is needed")
 
 
-async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str:
+async def _first_answer(client: redis.Redis, where: str, deadline: float) -> Mapping[str, Any]:
     while True:
         try:
             await client.ping()
-            server = await client.info("server")
+            server: Mapping[str, Any] = await client.info("server")
             mode = server.get("server_mode") or server.get("redis_mode")  # Valkey, Redis
             if mode == "cluster" and not isinstance(client.connection_pool, ClusterPool):
                 raise StorageUnavailable(f"Redis at {where} is a node of a cluster; give redis_url redis+cluster://HOST,HOST/STORES")
-            return str(server["redis_version"])
+            return server
         except AuthenticationError as error:
             raise StorageUnavailable(f"Redis at {where} refuses the login: {error}") from error
         except (ConnectionError, TimeoutError, OSError) as error:  # also while it loads: BusyLoadingError is a ConnectionError

@@ -24,6 +24,7 @@ from engine.cli.status_report import ask_status
 from engine.client import Client
 from engine.config import Config
 from engine.errors import EngineError
+from engine.store.embedded_redis import DataDirLock
 from tests.support.running_engine import RunningEngine, wait_gone
 
 COMMANDS = ("up", "token", "revoke", "publish", "listen", "replay", "rules", "status", "config", "scale", "snapshot", "restore", "down")
@@ -166,6 +167,13 @@ def test_a_closed_data_directory_is_told_apart_from_an_empty_one() -> None:
 
 def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
     assert engine_command("down", cwd=tmp_path).returncode == 0
+
+
+def test_stopping_an_engine_that_starts_names_its_process(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path / ".engine")
+    down = engine_command("down", cwd=tmp_path)
+    assert (down.returncode, f"`kill {os.getpid()}`" in down.stderr) == (1, True)
+    lock.release()
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from engine.config import Config
 from engine.errors import SnapshotFailed
 from engine.store.embedded_redis import REDIS_FOLDER
 from engine.store.keys import EPOCH_FIELD, META_KEY
+from engine.store.redis_client import server_name
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +165,7 @@ class Snapshots:
                 raise SnapshotFailed(f"{folder} has {free >> 20} MiB free; a snapshot may need {needed >> 20} MiB")
         await _save(client, dump)
         epoch: Any = await client.hget(META_KEY, EPOCH_FIELD)
-        server = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {info.get('valkey_version') or info['redis_version']}"
-        taken = await asyncio.to_thread(self._keep, dump, server, (epoch or b"").decode())
+        taken = await asyncio.to_thread(self._keep, dump, server_name(info), (epoch or b"").decode())
         try:
             await asyncio.to_thread(self._trim, kept, taken)
         except OSError as error:
