@@ -76,6 +76,7 @@ class WelcomeFrame(Struct, tag="welcome"):
     from_: int = msgspec.field(name="from", default=0)
     heartbeat_ms: int = 30_000
     timeout_ms: int = 60_000
+    window: int = 256
     reconnect: Reconnect | None = None
 
 

@@ -65,7 +65,8 @@ IDS_PER_FRAME: Final = 100  # ids have 128 characters at most, a frame 64 KiB
 REASON_CHARS_MAX: Final = 1024  # of a nack
 SETTLED_IDS_MAX: Final = 4096  # sixteen in-flight windows of 256
 SETTLED_IDS_MS: Final = 24 * 3600 * 1000  # as long as an engine keeps idempotency keys
-UNSETTLED_MAX: Final = 4096  # sixteen in-flight windows: a server that exceeds it is disconnected
+UNSETTLED_WINDOWS_MAX: Final = 16  # a server that exceeds it is disconnected
+UNSETTLED_MAX: Final = 4096  # so many of the usual size; an engine may be set to larger ones
 
 Transport = Literal["websocket", "sse", "poll"]
 TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
@@ -176,6 +177,7 @@ class Session:
         self._acked = 0
         self._queue: deque[Message] = deque()
         self._unsettled: dict[str, Message] = {}
+        self._unsettled_max = UNSETTLED_MAX
         self._open: set[int] = set()
         self._order: list[int] = []
         self._early: dict[str, int] = {}  # unsettled early copies of this epoch: id -> number
@@ -357,6 +359,7 @@ class Session:
         self._welcomed_ms = now_ms
         self._timeout_ms = max(1, frame.timeout_ms)
         self.heartbeat_ms = max(1, frame.heartbeat_ms)
+        self._unsettled_max = max(UNSETTLED_MAX, UNSETTLED_WINDOWS_MAX * frame.window)
         self._ping_at = now_ms + self.heartbeat_ms if self._transport == "websocket" else None
         if frame.reconnect is not None and frame.reconnect.delays_ms:
             self._reconnect = frame.reconnect
@@ -399,8 +402,8 @@ class Session:
                 self._refuse(message.id, known.reason)
         elif message.seq <= self._seq:
             self._ack_ids.append(message.id)
-        elif len(self._unsettled) >= UNSETTLED_MAX:
-            self.closing = f"the server sent more than {UNSETTLED_MAX} messages without waiting for an acknowledgement"
+        elif len(self._unsettled) >= self._unsettled_max:
+            self.closing = f"the server sent more than {self._unsettled_max} messages without waiting for an acknowledgement"
         else:
             self._unsettled[message.id] = message
             self._open.add(message.seq)

@@ -411,12 +411,13 @@ def test_numbers_up_to_the_cursor_are_dropped_and_acknowledged() -> None:
     assert sent(session) == [{"type": "ack", "ids": ["m9", "m10"], "ts": NOW}]
 
 
-def test_a_server_that_ignores_the_window_is_left_before_memory_grows() -> None:
-    session = open_session()
-    session.receive(messages(*range(1, UNSETTLED_MAX + 2)), NOW)
+@pytest.mark.parametrize(("window", "unsettled_max"), [(256, UNSETTLED_MAX), (512, 2 * UNSETTLED_MAX)])
+def test_a_server_that_ignores_the_window_is_left_before_memory_grows(window: int, unsettled_max: int) -> None:
+    session = open_session(window=window)
+    session.receive(messages(*range(1, unsettled_max + 2)), NOW)
     assert session.closing is not None
-    assert len(handed(session)) == UNSETTLED_MAX
-    session.receive(messages(UNSETTLED_MAX + 5), NOW)
+    assert len(handed(session)) == unsettled_max
+    session.receive(messages(unsettled_max + 5), NOW)
     assert handed(session) == []
 
 
