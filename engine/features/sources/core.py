@@ -212,7 +212,7 @@ def requests_of(source: Source, rows: Sequence[SourceRow]) -> tuple[list[bytes],
         try:
             has_id = bool(_OBJECT.decode(row.body).id)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            unreadable[place] = f"a JSON object is needed: {error}"
+            unreadable[place] = f"a JSON object is needed: {error if row.body else 'there is no body'}"
             continue
         items.append(row.body if has_id else _identified(row))
         places.append(place)

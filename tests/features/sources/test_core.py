@@ -117,10 +117,11 @@ def test_a_refused_table_does_not_show_its_password() -> None:
 
 
 def test_a_row_gets_its_own_id_unless_its_body_has_one() -> None:
-    bodies, places, unreadable = requests_of(source(), rows('{"type": "a"}', "[]", '{"type": "b", "id": "mine"}'))
+    bodies, places, unreadable = requests_of(source(), rows('{"type": "a"}', "[]", '{"type": "b", "id": "mine"}', ""))
     assert [json.loads(body) for body in bodies] == [[{"type": "a", "id": "row-0"}, {"type": "b", "id": "mine"}]]
     assert places == [0, 2]
-    assert list(unreadable) == [1]
+    assert list(unreadable) == [1, 3]
+    assert unreadable[3] == "a JSON object is needed: there is no body"
 
 
 @given(
