@@ -132,8 +132,8 @@ class Digests:
             async with self._turn:
                 now_ms = self._gateway.wall_ms()
                 size = len(backlog.rows) + len(stored)
-                messages = await _aside(size, _read, backlog, stored, since, until)
-                if returned and not self._is_due(messages, now_ms):
+                messages, oldest_ms = await _aside(size, _read, backlog, stored, since, until)
+                if returned and not self._is_due(len(messages), oldest_ms, now_ms):
                     return None
                 found = await _aside(size, sort_out, messages, backlog.profile, backlog.active_ms, now_ms, channel)
             groups = (
@@ -143,10 +143,8 @@ class Digests:
         finally:
             self._waiting -= 1
 
-    def _is_due(self, messages: Sequence[Missed], now_ms: int) -> bool:
-        config = self._config
-        oldest_ms = min((missed.at_ms for missed in messages), default=now_ms)
-        return len(messages) >= config.digest_messages_min and now_ms - oldest_ms >= config.digest_after_ms
+    def _is_due(self, count: int, oldest_ms: float, now_ms: int) -> bool:
+        return count >= self._config.digest_messages_min and now_ms - oldest_ms >= self._config.digest_after_ms
 
 
 async def _aside(size: int, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -154,7 +152,8 @@ async def _aside(size: int, work: Callable[P, T], *arguments: P.args, **named: P
     return work(*arguments, **named) if size < _THREAD_MIN else await asyncio.to_thread(work, *arguments, **named)
 
 
-def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until: float) -> list[Missed]:
+def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until: float) -> tuple[list[Missed], float]:
+    """What came between these times, and when the first of it came."""
     kept = frozenset(backlog.acked)  # whenever they expire
     rows: dict[int, BacklogRow] = {}
     for one in stored:
@@ -166,7 +165,8 @@ def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int, until
         for row in rows.values()
     )
     # A delayed one happened before it came, and so did one of a source that was behind.
-    return [missed for accepted_ms, missed in every if since <= (accepted_ms or missed.at_ms) < until]
+    came = [(came_ms, missed) for accepted_ms, missed in every if since <= (came_ms := accepted_ms or missed.at_ms) < until]
+    return [missed for _, missed in came], min((came_ms for came_ms, _ in came), default=math.inf)
 
 
 def _digest(found: Sorted, groups: list[list[int]] | None, backlog: BacklogIs, since: int, limit: int, now_ms: int) -> dict[str, Any]:

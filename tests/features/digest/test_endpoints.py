@@ -181,6 +181,13 @@ async def test_a_client_that_comes_back_gets_the_digest_beside_the_backlog(world
     assert [one["seq"] for one in frames[1]["messages"]] == [1, 2, 3, 4, 5]
 
 
+async def test_the_age_of_the_oldest_message_counts_from_when_it_came(world: EdgeWorld) -> None:
+    for _ in range(3):  # of a publisher whose clock is ahead
+        await world.publish(**LIKED, ts=world.gateway.wall_ms() + 3_600_000)
+    async with world.connect(query="?digest=1") as socket:
+        await frames_until(socket, "digest")
+
+
 async def test_a_stream_gets_the_digest_as_an_event(world: EdgeWorld) -> None:
     await missed(world)
     async with world.http() as client, client.stream("GET", "/v1/sse?digest=1") as answer:
