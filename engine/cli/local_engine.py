@@ -13,12 +13,14 @@ import msgspec
 from engine.auth.tokens import SECRET_FILE, load_secret, mint
 from engine.cli.settings import load
 from engine.cli.state_file import STATE_FILE, read_state
-from engine.client.credentials import parse_url
+from engine.client.credentials import claims_of, parse_url
 from engine.config import Config
 from engine.errors import ConfigError, EngineError, Unauthorized, Unreachable
 
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
+
+_DEFAULT_TENANT: Final = "default"
 
 
 def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, tenant: str) -> str:
@@ -68,17 +70,22 @@ class EngineTarget(msgspec.Struct, frozen=True):
         )
 
 
-def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> EngineTarget:
+def find_engine(
+    data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str, *, names_tenant: bool = False
+) -> EngineTarget:
     """The engine to connect to. Checks that its port accepts connections and that there is a token, before any work is done.
 
     Args:
         data_dir: of the engine; `None`: the configured one.
         url: of the engine; `None`: found in the data directory.
         token: the token; `None`: short-lived ones are minted for `user` with `scopes` of `tenant`.
+        names_tenant: the requests name the tenant, else it is the token's.
 
     Raises:
-        EngineError: nothing listens, or no token can be minted; the message says what to do.
+        EngineError: nothing listens, no token can be minted, or the one given is of somebody else; the message says what to do.
     """
+    if token:
+        _check_given(token, user if scopes == ["connect"] else "", "" if names_tenant else tenant)
     config = load({"data_dir": data_dir})
     where = _url_of(config, url)
 
@@ -97,6 +104,19 @@ def find_engine(data_dir: str | None, url: str | None, token: str | None, user: 
     if not token:
         mint_one()
     return target
+
+
+def _check_given(token: str, user: str, tenant: str) -> None:
+    """Check that a token is of this user and tenant, "" for any: the engine does what is asked for those of the token.
+
+    Raises EngineError. Nobody can tell whether the default tenant was typed: it is taken for none.
+    """
+    claims = claims_of(token)
+    if user and claims.get("sub", user) != user:
+        raise EngineError(f"the token is of {printable(claims['sub'])}, not of {printable(user)}")
+    of = claims.get("tenant", _DEFAULT_TENANT)
+    if claims and tenant not in ("", _DEFAULT_TENANT, of):
+        raise EngineError(f"--tenant {printable(tenant)}: the token is of the tenant {printable(of)}")
 
 
 def _url_of(config: Config, url: str | None) -> str:

@@ -8,7 +8,7 @@ import math
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -70,10 +70,17 @@ def parse_url(url: str) -> EngineUrl:
 def expires_s(token: str) -> float | None:
     """The `exp` of a JWT, seconds since the epoch; None when it has none or is no JWT. The token is not verified."""
     try:
-        claims = msgspec.json.decode(urlsafe_b64decode(token.split(".")[1] + "=="))
-        return float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError):  # msgspec's and base64's errors are ValueErrors
+        return float(claims_of(token)["exp"])
+    except (KeyError, TypeError, ValueError):
         return None
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    """The claims of a JWT, which is not verified; none when it is no JWT."""
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(token.split(".")[1] + "=="), type=dict[str, Any])
+    except (IndexError, ValueError):  # msgspec's and base64's errors are ValueErrors
+        return {}
 
 
 def _checked(token: object) -> str:

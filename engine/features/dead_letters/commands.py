@@ -142,7 +142,7 @@ def drop(
 def _target(data_dir: str | None, url: str | None, token: str | None, tenant: str) -> EngineTarget:
     from engine.cli.local_engine import find_engine
 
-    return find_engine(data_dir, url, token, "engine-dead-letters", ["admin"], tenant)
+    return find_engine(data_dir, url, token, "engine-dead-letters", ["admin"], tenant, names_tenant=True)
 
 
 def _chosen(target: EngineTarget, tenant: str, letters: Sequence[str] | None, user: str | None, *, all: bool) -> Iterator[list[str]]:

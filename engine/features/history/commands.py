@@ -43,11 +43,13 @@ def history(
     from engine.cli.operator_request import ask
 
     wanted: dict[str, Any] = {"user": user, "limit": limit}
+    if tenant != "default":  # else it is the token's
+        wanted["tenant"] = tenant
     if id is not None:
         wanted["id"] = id
     if since is not None:
         wanted["since"] = max(0, int((time.time() - duration_s(since, "--since")) * 1000))
-    target = find_engine(data_dir, url, token, "engine-history", ["admin"], tenant)
+    target = find_engine(data_dir, url, token, "engine-history", ["admin"], tenant, names_tenant=True)
     rows = ask(target, "GET", f"/v1/history?{urlencode(wanted)}")["history"]
     for row in reversed(rows):
         sys.stdout.write((msgspec.json.encode(row).decode() if json else line_of(row)) + "\n")

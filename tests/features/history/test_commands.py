@@ -27,10 +27,10 @@ def test_a_wrong_clock_is_told_and_control_characters_are_not_printed() -> None:
     assert "refused: \\x1b[2J" in refused
 
 
-def test_more_years_than_there_are_since_the_epoch_are_all(data_dir: Path) -> None:
+def test_the_tenant_and_the_begin_of_the_epoch_are_asked_for(data_dir: Path) -> None:
     with answering(b'{"history":[]}') as (url, requests):
-        assert engine("history", "alice", "--since", "30000d", "--url", url).exit_code == 0
-    assert b"since=0 " in requests[0]
+        assert engine("history", "alice", "--since", "30000d", "--tenant", "acme", "--url", url).exit_code == 0
+    assert requests[0].startswith(b"GET /v1/history?user=alice&limit=100&tenant=acme&since=0 ")
 
 
 def test_a_database_that_is_away_is_named_and_not_the_engine(data_dir: Path) -> None:
