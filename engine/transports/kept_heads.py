@@ -49,7 +49,12 @@ class KeptHeads:
         return (head, data[start:], missing) if missing >= 0 else None
 
     def keep(self, data: bytes, body_bytes: int, head: PublishHead) -> None:
-        """Keep the head that `data` begins with, unless there is more or less in `data` than one request whose body has so many bytes."""
+        """Keep the head that `data` begins with, unless there is more or less in `data` than one request whose body has so many bytes.
+
+        A head with a trace context, or with the attributes of an event, does not come again: it would take the place of one that does.
+        """
+        if head.content.traceparent or head.content.attributes:
+            return
         start = data.find(_ENDS, 0, HEAD_BYTES_MAX) + len(_ENDS)
         if not body_bytes or len(data) - start != body_bytes or not data.startswith(_BEGINS):
             return

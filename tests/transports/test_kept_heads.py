@@ -83,6 +83,13 @@ def test_nothing_else_is_kept(data: bytes, body_bytes: int) -> None:
     assert len(heads) == 0
 
 
+@pytest.mark.parametrize("content", [Content(traceparent="00-1-1-01"), Content(attributes=[(b"ce-id", b"1")])])
+def test_a_head_of_one_request_alone_takes_no_place(content: Content) -> None:
+    heads = KeptHeads(10)
+    heads.keep(REQUEST, 2, PublishHead("token", content))
+    assert len(heads) == 0
+
+
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_bytes_around_a_request_never_become_a_part_of_it(before: bytes, behind: bytes) -> None:
     heads = KeptHeads(10)
