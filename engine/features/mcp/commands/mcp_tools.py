@@ -17,6 +17,7 @@ from msgspec import to_builtins
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine import __version__
 from engine.client.publisher import Publisher
 from engine.errors import Unauthorized
 from engine.features.mcp.commands.mcp_tasks import QuestionTasks, takes_tasks, told
@@ -51,7 +52,8 @@ def tools(url: str, token: str | Callable[[], str] | None) -> MCPServer:
     def publisher(context: Context) -> AbstractAsyncContextManager[Publisher]:
         return connect(context.headers or {})
 
-    server = MCPServer("ray-notification-engine", instructions=_INSTRUCTIONS, extensions=[QuestionTasks(connect)])
+    extensions = [QuestionTasks(connect)]
+    server = MCPServer("ray-notification-engine", instructions=_INSTRUCTIONS, version=__version__, extensions=extensions)
 
     @server.tool()
     async def publish(

@@ -28,7 +28,7 @@ def print_report(report: Report) -> None:
     _print_counts(console, "status", report.statuses)
     if report.statuses and set(report.statuses) == {"duplicate"}:
         console.print("all of them were published before and are not delivered again; --fresh publishes them anew")
-    _print_counts(console, "delivered to", report.users, USERS_SHOWN)
+    _print_counts(console, "users", report.users, USERS_SHOWN)
     _print_counts(console, "skipped", report.skipped)
     if report.malformed:
         console.print(f"[yellow]{report.malformed} malformed lines[/]")

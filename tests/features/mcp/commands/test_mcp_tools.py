@@ -14,7 +14,7 @@ from mcp.client.client import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from redis.asyncio import Redis
 
-from engine import Client
+from engine import Client, __version__
 from engine.features.mcp.commands.mcp_tools import BearerNeeded, tools
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.mcp_server import served
@@ -55,6 +55,7 @@ async def test_an_agent_asks_goes_away_comes_back_and_reads_the_answer(world: Ed
     arguments = ["-m", "engine", "mcp", "--url", world.url(), "--token", world.token("agent", "publish")]
     stdio = StdioServerParameters(command=sys.executable, args=arguments)
     async with McpClient(stdio) as agent:
+        assert agent.server_info.version == __version__
         assert {tool.name for tool in (await agent.list_tools()).tools} == {"publish", "ask", "withdraw", "explain", "history", "inbox"}
         assert await call(agent, "ask", **ASK) == {"id": "q1", "user": "u1", "state": "open"}
     async with Client(world.url(), world.token("u1", "connect")) as client:
