@@ -140,8 +140,6 @@ async def test_all_scheduled_notifications_of_a_user_or_a_collapse_key_are_cance
     assert (await world.once("stranger", tenant="other").delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 0}
     assert (await client.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
     assert world.scheduler.timers.keys() == {sids[2]}
-    for query in ({}, {"user": ""}, {"user": "a\nb"}, {"user": "u1", "collapse": ""}, {"user": "u1", "collapse": "x" * 200}):
-        problem(await client.delete("/v1/scheduled", params=query), 400)
 
 
 async def test_scheduled_notifications_are_inspected_moved_listed_and_cancelled(world: EdgeWorld, client: httpx.AsyncClient) -> None:

@@ -1,4 +1,5 @@
 """Requests made from the description: what it allows is accepted, what it forbids is rejected, and every answer is as it says.
+A wrong parameter of a query is named.
 
 Schemathesis makes them, the same in every run, and sends them to an edge over real sockets. All its checks are on.
 """
@@ -12,6 +13,7 @@ import pytest
 import requests
 import schemathesis
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation import GenerationMode
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
@@ -94,8 +96,18 @@ def is_as_described(case: schemathesis.Case, edge: EdgeWorld, session: requests.
     headers = {"Authorization": f"Bearer {edge.token(scopes=EVERY_SCOPE)}"}
     known = [ignored_auth] if case.operation.label in refuses_strangers else None
     answer = case.call_and_validate(base_url=edge.url(), headers=headers, session=session, excluded_checks=known, timeout=60)
+    if answer.status_code == 400 and (wrong := wrong_in_query(case)):
+        assert any(f"`{name}`" in answer.json()["detail"] for name in wrong), answer.text
     if 200 <= answer.status_code < 300 and case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
         refuses_strangers.add(case.operation.label)
+
+
+def wrong_in_query(case: schemathesis.Case) -> set[str]:
+    """The parameters of its query that are not as described."""
+    if case.meta is None:
+        return set()
+    data = case.meta.phase.data
+    return {one.parameter for one in data.mutations or [data] if one.parameter and one.parameter_location is ParameterLocation.QUERY}
 
 
 @pytest.mark.parametrize(("path", "method"), sorted(OPERATIONS))

@@ -141,8 +141,3 @@ async def test_a_drain_answers_polls_at_once(world: EdgeWorld, client: httpx.Asy
     await until(lambda: world.shard.attached)
     await world.gateway.drain()
     assert (await asyncio.wait_for(waiting, DEADLINE_S)).status_code == 503
-
-
-@pytest.mark.parametrize("wait", ["-1", "nan", "soon"])
-async def test_a_wait_that_is_no_time_is_refused(world: EdgeWorld, client: httpx.AsyncClient, wait: str) -> None:
-    assert (await client.get(f"/v1/poll?wait={wait}")).status_code == 400

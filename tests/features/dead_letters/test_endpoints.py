@@ -84,17 +84,6 @@ async def test_letters_are_listed_and_one_is_shown_with_its_message(world: EdgeW
     assert shown == {**summary, "notification": json.loads(BODY)}
 
 
-@pytest.mark.parametrize(
-    ("query", "named"),
-    [("limit=0", "`limit`"), ("limit=101", "`limit`"), ("limit=\u0661", "`limit`"), ("order=up", "`order`"), ("after=", "`after`"),
-     ("after=x", "`after`"), ("user=", "`user`"), ("user=%ff", "UTF-8")],
-)  # fmt: skip
-async def test_a_bad_query_is_named(world: EdgeWorld, client: httpx.AsyncClient, query: str, named: str) -> None:
-    answer = await client.get(f"{PATH}?{query}")
-    assert answer.status_code == 400
-    assert named in answer.json()["detail"]
-
-
 @pytest.mark.parametrize("id", ["1-0", "x", "1-0-0", "9" * 16 + "-0", "redrive"])
 async def test_what_is_no_letter_is_404_or_405(world: EdgeWorld, client: httpx.AsyncClient, id: str) -> None:
     assert (await client.get(f"{PATH}/{id}")).status_code == (405 if id == "redrive" else 404)

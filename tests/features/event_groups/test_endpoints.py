@@ -137,25 +137,6 @@ async def test_consumers_that_wait_at_one_edge_are_bounded(client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize(
-    ("query", "named"),
-    [
-        ({}, "consumer"),
-        ({"consumer": "a\n"}, "consumer"),
-        ({"consumer": "a" * 129}, "consumer"),
-        ({"consumer": "a", "begin": "now"}, "begin"),
-        ({"consumer": "a", "limit": "0"}, "limit"),
-        ({"consumer": "a", "limit": "1001"}, "limit"),
-        ({"consumer": "a", "position": "1-0"}, "position"),
-        ({"consumer": "a", "wait": "-1"}, "wait"),
-    ],
-)
-async def test_a_query_that_is_not_valid_is_refused_by_name(world: EdgeWorld, query: dict[str, str], named: str) -> None:
-    answer = await world.once(scopes="events").get(f"{PATH}/events", params=query)
-    assert answer.status_code == 400
-    assert f"`{named}`" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
     ("body", "status"),
     [
         (b"", 400),

@@ -136,19 +136,6 @@ async def test_the_inbox_of_another_user_needs_a_scope(world: EdgeWorld) -> None
 
 
 @pytest.mark.parametrize(
-    ("parameters", "named"),
-    [({"before": "0"}, "before"), ({"limit": "5"}, "limit"), ({"limit": "x"}, "limit"), ({"unread": "yes"}, "unread"),
-     ({"q": "x" * 201}, "`q`"), ({"type": "x" * 201}, "`type`")],
-)  # fmt: skip
-async def test_a_query_that_cannot_be_meant_is_refused_with_the_name_of_the_parameter(
-    world: EdgeWorld, parameters: dict[str, str], named: str
-) -> None:
-    answer = await call(world, "GET", params=parameters)
-    assert answer.status_code == 400
-    assert named in answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
     ("mark", "body", "status"),
     [
         ("read", {}, 422),

@@ -541,8 +541,6 @@ async def test_a_question_to_a_topic_is_withdrawn_for_all_members(world: EdgeWor
 
 async def test_only_askers_withdraw(world: EdgeWorld) -> None:
     await ask(world)
-    assert (await withdraw(world, scopes="connect")).status_code == 403
-    assert (await withdraw(world, user="")).status_code == 400
     assert (await withdraw(world, user="u2")).status_code == 404
     assert (await look(world)).json()["state"] == "open"
 

@@ -355,7 +355,8 @@ async def test_the_scope_that_an_operation_names_suffices_and_is_needed() -> Non
     own = {"/v1/users/{user}/profile", "/v1/users/{user}/channels", "/v1/users/{user}/messages/{message}"}
     names = {"user": "u1", "edge": "edge-9", "mark": "seen", "group": "g", "letter": "1-0", "message": "m", "sid": "0-none", "topic": "t"}
     names |= {"question": "q", "secret": "s", "id": "0" * 32}
-    others = {"metrics": "connect", "operator": "connect publish admin events metrics", "events": "connect publish operator metrics"}
+    others = {"metrics": "connect", "publish": "connect metrics", "events": "connect publish operator metrics"}
+    others |= {"admin": "connect publish events metrics", "operator": "connect publish admin events metrics"}
     wrong = []
     async with edge_world() as world:
 
