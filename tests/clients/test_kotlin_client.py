@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.conformance.client_promises import ClientPromise, promises_of, trial_of
 from tests.conformance.client_under_test import CommandClient
 from tests.support.missing_programs import untried
+from tests.support.scripted_engine import ScriptedEngine, serving, token
 
 CLIENT = Path(__file__).parents[2] / "clients" / "kotlin"
 SHARED = CLIENT / "target" / "shared.jsa"
@@ -73,3 +74,14 @@ def test_a_token_that_does_not_come_in_time_is_asked_for_again() -> None:
     command = ["java", *MACHINE.split(), "-cp", built(), "LateTokensKt"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout.split(), done.returncode) == (["IOException", "TimeoutCancellationException", "ConnectException"], 0), done.stderr
+
+
+async def test_a_handler_that_raises_loses_no_acknowledgement() -> None:
+    classpath = built()
+    async with serving(ScriptedEngine()) as server:
+        server.publish()
+        server.publish()
+        env = os.environ | {"NOTIFY_URL": server.url, "NOTIFY_TOKEN": token()}
+        process = await asyncio.create_subprocess_exec("java", *MACHINE.split(), "-cp", classpath, "RaisingHandlerKt", env=env)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+        await server.until(lambda: sorted(server.pending) == [2])

@@ -8,7 +8,6 @@ import kotlin.time.Duration.Companion.milliseconds
 import kotlin.time.Duration.Companion.seconds
 import kotlin.time.TimeSource
 import kotlin.time.toJavaDuration
-import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.NonCancellable
@@ -113,7 +112,7 @@ public class Client(
     public val lastEventId: String? get() = synchronized(ledger) { ledger.cursor }
 
     /**
-     * Connects, and again after every failure, until it is cancelled. What was acknowledged is told to the engine first.
+     * Connects, and again after every failure, until it is cancelled or [onMessage] throws. The engine is told first what was acknowledged.
      *
      * @throws Stopped the engine refuses this client for good
      */
@@ -181,14 +180,14 @@ public class Client(
                 }
             }
             @Suppress("UNREACHABLE_CODE") Ended(welcomed, after(), IOException())
-        } catch (cancelled: CancellationException) {
+        } catch (ended: Exception) { // cancelled, or onMessage has failed
             withContext(NonCancellable) {
                 saying?.cancelAndJoin()
                 if (welcomed != null) due().forEach { socket.send(it.toString()) }
                 socket.close(NORMAL_CLOSURE, null)
                 withTimeoutOrNull(REQUEST_TIME) { while (events.receive() !is Event.End) Unit }
             }
-            throw cancelled
+            throw ended
         } finally {
             saying?.cancel() // or it would take what the next connection has to say
             socket.cancel()
