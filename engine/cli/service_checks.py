@@ -55,7 +55,7 @@ async def ray_cluster(config: Config) -> AsyncIterator[Finding]:
     try:
         async with asyncio.timeout(_ANSWER_S):
             _, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, OverflowError) as error:  # a timeout is one; a port above 65535
+    except (OSError, OverflowError, UnicodeError) as error:  # a timeout is one; a port above 65535; a host that no resolver takes
         told = getattr(error, "strerror", None) or "no answer"
         yield Finding("Ray", "failed", f"address: nothing listens at {config.address} ({told})", "`ray status` on its head node")
     else:

@@ -60,9 +60,10 @@ async def test_a_redis_with_another_time_is_told(redis_server: RedisServer, monk
     assert (finding.level, "s apart" in finding.found) == ("warning", True)
 
 
-async def test_services_that_do_not_answer_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "a" * 64])
+async def test_services_that_do_not_answer_are_told(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(service_checks, "_ANSWER_S", 0.1)
-    nowhere = f"127.0.0.1:{free_port()}"
+    nowhere = f"{host}:{free_port()}"
     password = "hunter2"
     redis, postgresql = f"redis://:{password}@{nowhere}", f"postgresql://u:{password}@{nowhere}/x"
     found = [

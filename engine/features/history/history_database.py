@@ -194,7 +194,7 @@ class HistoryDatabase:
                 yield connection
         except (DataError, IntegrityError):
             raise
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, UnicodeError) as error:  # the latter of a host that no resolver takes
             reason = error.orig if isinstance(error, DBAPIError) else error
             raise StorageUnavailable(f"the database of the history: {str(reason).strip().splitlines()[0]}") from error
 

@@ -32,6 +32,6 @@ async def _greeted(server: MailServer) -> str:
     try:
         async with client:
             secure = client.transport is not None and client.transport.get_extra_info("sslcontext") is not None
-    except (SMTPException, OSError) as error:
+    except (SMTPException, OSError, UnicodeError) as error:  # the last of a host that no resolver takes
         raise StorageUnavailable(f"{place}: {error}") from None
     return f"{place} answers, {'with TLS' if secure else 'without TLS'}{', and takes the login' if server.user else ''}"
