@@ -51,6 +51,7 @@ from engine.core.journal.journal_records import (
     Topics,
     keys_of,
 )
+from engine.core.journal.stored_formats import decode_timer
 from engine.core.model.routing import slot_of, store_of
 from engine.features.windows.core.aggregation_window import Counted, Ended
 from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
@@ -129,16 +130,17 @@ class Books:
         return not message.retain or message.expires_ms <= self._now() or user.is_crowded_out(seq, self._config.offline_max)
 
     def is_owed(self, sid: str, timer: Timer) -> bool:
-        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again.
-
-        What was put off while the clock was ahead waits until the clock is there again.
-        """
+        """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again."""
         now_ms = self._wall_ms()
         if not timer.owed or max(timer.dues) > now_ms or self.user(timer.key).wishes.sleeps(now_ms):
             return False
+        return self._due_ms(sid) <= now_ms
+
+    def _due_ms(self, sid: str) -> float:
+        """When a timer comes that was put off while the clock was ahead: when the clock is there again. 0 for any other."""
         partition = int(sid.partition("-")[0])
-        put_off = self._server(partition).cmd_zscore(b"t%d:due" % partition, sid.encode()) if self.set_back_ms else None
-        return put_off is None or float(put_off) <= now_ms
+        score = self._server(partition).cmd_zscore(b"t%d:due" % partition, sid.encode()) if self.set_back_ms else None
+        return 0 if score is None else float(score)
 
     def look_at_clock(self) -> None:
         """It is about to be set, or was: whatever it said may have been acted upon."""
@@ -735,4 +737,8 @@ class Books:
         for sid, timer in self.timers.items():
             if self.is_owed(sid, timer):
                 raise Violation(f"[6] timer {sid} of {timer.key} never took effect", timer.key)
+            if timer.owed and (due_ms := self._due_ms(sid)) > self._wall_ms():
+                partition = int(sid.partition("-")[0])
+                stored: Any = self._server(partition).cmd_hget(b"t%d:timer" % partition, sid.encode())
+                self.history.moved(timer.key, decode_timer(stored).envelope.id, due_ms)
         self.history.complete(self._wall_ms())
