@@ -471,7 +471,7 @@ class EmbeddedRedis:
             if time.monotonic() - started > _STEADY_S:
                 backoff_s = 0.0
             self.restarts += 1
-            log.warning("redis-server ended with code %s; starting it again (restart %d)", code, self.restarts)
+            log.warning("%s ended with code %s; starting it again (restart %d)", self.server.path.name, code, self.restarts)
             while True:
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(max(2 * backoff_s, self._config.redis_restart_ms / 1000), self._config.redis_restart_max_ms / 1000)
