@@ -246,9 +246,6 @@ class HttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: no request of it is answered any more."""
         self._end_reading()
-        if self._unsent_timer is not None:
-            self._unsent_timer.cancel()
-            self._unsent_timer = None
         for exchange in (self._answering, *self._waiting):
             if exchange is not None:
                 exchange.disconnect()
@@ -517,6 +514,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _end_reading(self) -> None:
         self._stop_reading()
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
+            self._unsent_timer = None
         self._parser = None  # it holds bound methods of this object: a cycle, which would live until the next full collection
         self._connections.discard(self)
 

@@ -196,8 +196,10 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._transport = transport
         self._connections = connections
         connections.add(self)
+        transport.set_protocol(self)  # first: it is to be told what the limit below makes of unsent bytes
         transport.set_write_buffer_limits(high=0)
-        transport.set_protocol(self)
+        if transport.get_write_buffer_size():  # of a response before the upgrade, of which another protocol was told
+            self.pause_writing()
         self.gateway.attach(self)
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -633,3 +634,15 @@ async def test_a_frame_that_stays_incomplete_ends_the_connection(world: EdgeWorl
     assert connection.ended, "a message in fragments has one deadline"
     assert await raw.close_code() == POLICY_VIOLATION
     raw.close()
+
+
+async def test_an_unread_response_before_the_upgrade_is_unsent() -> None:
+    async with edge_world(socket_send_buffer_bytes=16384) as world:
+        client = await world.raw_unasked()
+        client._sock.setsockopt(SOL_SOCKET, SO_RCVBUF, 8192)
+        await client.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.head()).startswith(b"HTTP/1.1 200 ")
+        await client.ask(world.token())
+        await until(lambda: world.gateway.connections)
+        assert list(world.gateway.connections.values()) == list(world.gateway.backlog)
+        client.close()
