@@ -40,7 +40,7 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 	@exec $(BIN)/python -m engine up
 
 # Types are checked beside the tests, which wait a lot.
-test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), about a quarter of an hour on two cores
+test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), some eleven minutes on two cores
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
 	$(BIN)/python -m pytest -q $(SPREAD) 5 --durations=10; tests=$$?; \
 	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
