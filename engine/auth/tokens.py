@@ -165,7 +165,7 @@ class Authenticator:
             if len(token.text) > TOKEN_CHARS_MAX:
                 raise unauthorized(f"a token has at most {TOKEN_CHARS_MAX} characters")
             if self._revoked.unknown:
-                raise unavailable("which tokens are revoked is not known now", RETRY_AFTER_S)
+                raise unavailable("storage has not told for seconds which tokens are revoked; `/readyz` names what is away", RETRY_AFTER_S)
             principal = self.verify(token.text, now_s)
             if len(self._verified) >= self._config.verified_tokens_max:
                 del self._verified[next(iter(self._verified))]
