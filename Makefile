@@ -21,7 +21,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 RAY ?= 2.55.0
 
 # Tests that compute are spread over the workers; those that share an engine, or a browser, stay together on one of them
-# (tests/support/worker_groups.py). Five workers for all tests, whatever the machine: three at most have engines at a time; the others' tests
+# (tests/support/worker_groups.py). Four workers for all tests, whatever the machine: two at most have engines at a time; the others' tests
 # wait more than they compute.
 # Without these options pytest runs everything in one process, which is what a debugger wants.
 # A worker that ends (a test took too long) ends the run: pytest-xdist 3.8 replaces it, and may then wait for ever for the others.
@@ -40,9 +40,9 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 	@exec $(BIN)/python -m engine up
 
 # Types are checked beside the tests, which wait a lot.
-test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), some eleven minutes on two cores
+test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), some twelve minutes on two cores
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
-	$(BIN)/python -m pytest -q $(SPREAD) 5 --durations=10; tests=$$?; \
+	$(BIN)/python -m pytest -q $(SPREAD) 4 --durations=10; tests=$$?; \
 	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
 
 check: static ## format, lint, types and the fast tests, a minute or two

@@ -447,10 +447,10 @@ async def test_nobody_at_a_former_owner_is_no_answer_to_a_record_sent_on() -> No
 
 async def test_an_unanswered_call_keeps_no_answered_one_in_memory() -> None:
     peers = Peers()
-    before = {id(one) for one in gc.get_objects() if isinstance(one, PendingCall)}
+    before = {id(one) for one in gc.get_objects() if type(one) is PendingCall}
     stuck = peers.ask("ann")
     for ref in range(1, 50):
         peers.ask("bob")
         peers.answer(ref)
     peers.calls.expire(TIMEOUT_MS - 1)
-    assert [one for one in gc.get_objects() if isinstance(one, PendingCall) and id(one) not in before] == [stuck]
+    assert [one for one in gc.get_objects() if type(one) is PendingCall and id(one) not in before] == [stuck]

@@ -124,6 +124,7 @@ async def lost_shard(victim: Victim) -> dict[str, Any]:
                 await asyncio.sleep(0.05)
             return time.monotonic() - began_s
 
+        await have(lambda found: set(found) == set(victim.pids("shard")))  # the status may know of processes that ended just before
         before = await shares()
         survivors = set(before) - {victim.kill("shard")}
         killing = asyncio.create_task(_kept_dead(victim, survivors))
