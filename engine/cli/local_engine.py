@@ -20,7 +20,7 @@ from engine.errors import ConfigError, EngineError, Unauthorized, Unreachable
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
 
-_DEFAULT_TENANT: Final = "default"
+DEFAULT_TENANT: Final = "default"
 
 
 def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, tenant: str) -> str:
@@ -114,8 +114,8 @@ def _check_given(token: str, user: str, tenant: str) -> None:
     claims = claims_of(token)
     if user and claims.get("sub", user) != user:
         raise EngineError(f"the token is of {printable(claims['sub'])}, not of {printable(user)}")
-    of = claims.get("tenant", _DEFAULT_TENANT)
-    if claims and tenant not in ("", _DEFAULT_TENANT, of):
+    of = claims.get("tenant", DEFAULT_TENANT)
+    if claims and tenant not in ("", DEFAULT_TENANT, of):
         raise EngineError(f"--tenant {printable(tenant)}: the token is of the tenant {printable(of)}")
 
 

@@ -52,7 +52,7 @@ from engine.core.journal.journal_records import (
     keys_of,
 )
 from engine.core.journal.stored_formats import decode_timer
-from engine.core.model.routing import slot_of, store_of
+from engine.core.model.routing import partition_of_timer, slot_of, store_of
 from engine.features.windows.core.aggregation_window import Counted, Ended
 from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, TEAM, BroadcastBook
@@ -138,9 +138,19 @@ class Books:
 
     def _due_ms(self, sid: str) -> float:
         """When a timer comes that was put off while the clock was ahead: when the clock is there again. 0 for any other."""
-        partition = int(sid.partition("-")[0])
-        score = self._server(partition).cmd_zscore(b"t%d:due" % partition, sid.encode()) if self.set_back_ms else None
+        server, partition = self._place_of_timer(sid)
+        score = server.cmd_zscore(b"t%d:due" % partition, sid.encode()) if self.set_back_ms else None
         return 0 if score is None else float(score)
+
+    def _stored_timer(self, sid: str) -> bytes | None:
+        server, partition = self._place_of_timer(sid)
+        return server.cmd_hget(b"t%d:timer" % partition, sid.encode())
+
+    def _place_of_timer(self, sid: str) -> tuple[MiniRedis, int]:
+        """The server that has the timer, and its partition."""
+        partition = partition_of_timer(sid)
+        assert partition is not None, f"{sid} is the id of a timer"
+        return self._server(partition), partition
 
     def look_at_clock(self) -> None:
         """It is about to be set, or was: whatever it said may have been acted upon."""
@@ -523,9 +533,7 @@ class Books:
         timer = self.timers.setdefault(sid, Timer(key, set()))
         timer.dues.add(due_ms)
         self.seen["scheduled"] += 1
-        partition = int(sid.partition("-")[0])
-        stored = self._server(partition).cmd_hget(b"t%d:timer" % partition, sid.encode())
-        if stored is None and timer.owed:
+        if self._stored_timer(sid) is None and timer.owed:
             raise Violation(f"[6] timer {sid} of {key} is answered 202, and storage does not have it", key)
 
     def moving(self, sid: str, due_ms: int) -> None:
@@ -738,7 +746,7 @@ class Books:
             if self.is_owed(sid, timer):
                 raise Violation(f"[6] timer {sid} of {timer.key} never took effect", timer.key)
             if timer.owed and (due_ms := self._due_ms(sid)) > self._wall_ms():
-                partition = int(sid.partition("-")[0])
-                stored: Any = self._server(partition).cmd_hget(b"t%d:timer" % partition, sid.encode())
+                stored = self._stored_timer(sid)
+                assert stored is not None, "it is due"
                 self.history.moved(timer.key, decode_timer(stored).envelope.id, due_ms)
         self.history.complete(self._wall_ms())

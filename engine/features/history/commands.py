@@ -39,11 +39,11 @@ def history(
     [dim]engine history alice
     engine history alice --since 1d --json | jq 'select(.event == "suppressed") | .reason'[/dim]
     """
-    from engine.cli.local_engine import find_engine
+    from engine.cli.local_engine import DEFAULT_TENANT, find_engine
     from engine.cli.operator_request import ask
 
     wanted: dict[str, Any] = {"user": user, "limit": limit}
-    if tenant != "default":  # else it is the token's
+    if tenant != DEFAULT_TENANT:  # else it is the token's
         wanted["tenant"] = tenant
     if id is not None:
         wanted["id"] = id

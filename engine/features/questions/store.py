@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import redis.asyncio as redis
@@ -34,6 +34,8 @@ from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _OPEN: Final = Script.beside(__file__, "question_open")
 _SHARE: Final = Script.beside(__file__, "question_share")
@@ -213,7 +215,8 @@ class QuestionStore:
         pipeline.hgetall(questions_key(key))
         pipeline.hgetall(answers_key(key))
         questions, answers = await _execute(pipeline)
-        return {id.decode(): _asked_or_none(key, id.decode(), question, answers.get(id)) for id, question in questions.items()}
+        every = ((id.decode(), question, answers.get(id)) for id, question in questions.items())
+        return {id: _unless_damaged("question", key, id, _asked, question, answer) for id, question, answer in every}
 
     async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
         """Take questions of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
@@ -303,11 +306,7 @@ def _member(key: str, id: str) -> str:
 
 def _readable(key: str, id: str, stored: bytes | None) -> GivenAnswer | None:
     """An answer among those that others gave: one that cannot be read holds up no user."""
-    try:
-        return None if stored is None else _answer.decode(stored)
-    except ValueError as error:
-        log.error("an answer to %s of %s cannot be read: %s", id, key, error)
-        return None
+    return None if stored is None else _unless_damaged("an answer to", key, id, _answer.decode, stored)
 
 
 def _votes(flat: Sequence[bytes]) -> dict[str, GivenAnswer]:
@@ -318,11 +317,12 @@ def _asked(question: bytes, answer: bytes | None) -> Asked:
     return Asked(_question.decode(question), None if answer is None else _answer.decode(answer))
 
 
-def _asked_or_none(key: str, id: str, question: bytes, answer: bytes | None) -> Asked | None:
+def _unless_damaged(what: str, key: str, id: str, read: Callable[..., T], *stored: bytes | None) -> T | None:
+    """What is read of a question of this user; None where it cannot be read, which is logged."""
     try:
-        return _asked(question, answer)
+        return read(*stored)
     except ValueError as error:
-        log.error("question %s of %s cannot be read: %s", id, key, error)
+        log.error("%s %s of %s cannot be read: %s", what, id, key, error)
         return None
 
 
