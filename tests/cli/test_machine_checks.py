@@ -25,6 +25,7 @@ from engine.cli.finding import Finding
 from engine.cli.machine_checks import clock, files, interpreter, keys, memory, open_files, packages, ports, storage_program
 from engine.config import Config
 from engine.errors import ConfigError
+from tests.support.another_user import as_nobody
 
 
 def only(found: Iterator[Finding]) -> Finding:
@@ -84,11 +85,7 @@ def test_a_data_directory_of_another_user_is_told(config: Config, mode: int) -> 
         Path(parent, "data").mkdir()
         Path(parent, "data").chmod(0o777)
         Path(parent).chmod(mode)
-        os.setresuid(65534, 65534, 0)
-        try:
-            found = next(files(replace(config, data_dir=f"{parent}/data")))
-        finally:
-            os.setresuid(0, 0, 0)
+        found = as_nobody(lambda: next(files(replace(config, data_dir=f"{parent}/data"))))
     assert (found.level, "data_dir" in found.found) == ("failed", True)
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from engine.cli.app import app
 from engine.cli.doctor import examine
 from engine.errors import ConfigError
+from tests.support.another_user import as_nobody
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +55,9 @@ def test_settings_that_cannot_be_read_leave_the_checks_that_need_none(folder: Pa
 def test_a_closed_data_directory_ends_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as data_dir:  # mode 0700
         monkeypatch.setenv("ENGINE_DATA_DIR", data_dir)
-        os.setresuid(65534, 65534, 0)
-        try:
-            (settings,) = [finding for finding in examine() if finding.level == "failed"]  # the working directory is closed too
-            monkeypatch.chdir("/")
-            found = {finding.check: finding.level for finding in examine()}
-        finally:
-            os.setresuid(0, 0, 0)
+        (settings,) = [finding for finding in as_nobody(examine) if finding.level == "failed"]  # the working directory is closed too
+        monkeypatch.chdir("/")
+        found = {finding.check: finding.level for finding in as_nobody(examine)}
     assert (settings.check, settings.found[:13]) == ("settings", "engine.toml: ")
     assert (found["files"], found["ports"], found["open files"] == "failed") == ("failed", "failed", False)
 
