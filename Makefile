@@ -39,9 +39,10 @@ help: ## this text
 run: $(VENV)/.installed ## start the engine on this machine (installs itself into .venv first)
 	@exec $(BIN)/python -m engine up
 
-# Types are checked beside the tests, which wait a lot.
+# Types are checked beside the tests, which wait a lot. The tests are collected once before: four workers would each compile all of them.
 test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), some twelve minutes on two cores
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
+	$(BIN)/python -m pytest -qq --collect-only >$(VENV)/collected.txt; \
 	$(BIN)/python -m pytest -q $(SPREAD) 4 --durations=10; tests=$$?; \
 	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
 

@@ -47,6 +47,7 @@ class SharedCluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_enable_worker_prestart": "0",  # half a second of CPU each
             "RAY_enable_ray_event": "1",
             "RAY_DASHBOARD_AGGREGATOR_AGENT_EVENTS_EXPORT_ADDR": f"http://127.0.0.1:{self.events_port}/v1/ray-events/{self.events_secret}",
         }
