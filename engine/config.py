@@ -299,6 +299,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frame_requests_per_connection_max: Positive = 16  # unanswered subscriptions, events and answers; a client that waits for each has one
     frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
+    send_buffers_bytes_max: Positive = 512 << 20  # of all connections of an edge; past it those with the most: 4413, before memory ends
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
     socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's
     deliver_bytes_max: Positive = 256 << 10  # messages coalesced into one frame

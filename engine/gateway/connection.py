@@ -197,8 +197,15 @@ class Connection:
         """Check heartbeat and token expiry. Returns when to be called again, on the clock of `now_ms`."""
         raise NotImplementedError
 
-    def check_backlog(self, now_ms: int) -> None:
-        """It is in the gateway's backlog: close it when its client takes nothing."""
+    def check_backlog(self, now_ms: int) -> int:
+        """It is in the gateway's backlog: close it when its client takes nothing.
+
+        Returns how many bytes wait for the client, 0 once it has ended.
+        """
+        raise NotImplementedError
+
+    def too_slow(self) -> None:
+        """Close it with 4413: its client takes less than it is sent."""
         raise NotImplementedError
 
     # -- Shared by the transports. -----------------------------------------------------------------------------------------

@@ -756,11 +756,21 @@ class Gateway:
                     due_ms = connection.check(now_ms, wall_ms)
                     if number >= 0 and not connection.ended:
                         self._schedule(connection, due_ms)
-        for connection in list(self.backlog):
-            connection.check_backlog(now_ms)
+        if self.backlog:
+            self._check_backlog(now_ms)
         self.pending_calls.expire(now_ms)
         self.metrics.breakers = self.pending_calls.breaker_states
         self._route_again()
+
+    def _check_backlog(self, now_ms: int) -> None:
+        """Close stalled clients. Where what waits for the others is too much together, close those for whom the most does."""
+        unsent = {connection: connection.check_backlog(now_ms) for connection in list(self.backlog)}
+        excess = sum(unsent.values()) - self.config.send_buffers_bytes_max
+        for connection in sorted(unsent, key=unsent.__getitem__, reverse=True) if excess > 0 else ():
+            connection.too_slow()
+            excess -= unsent[connection]
+            if excess <= 0:
+                break
 
     def stats(self) -> dict[str, Any]:
         """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""

@@ -107,7 +107,7 @@ class EventStream(Connection):
         if self.ended:
             return
         if not self._outbox.push(chunk):
-            self._too_slow()
+            self.too_slow()
         elif self._progress is None:
             self._progress = Progress(self._taken, self.gateway.clock())
             self.gateway.backlog.add(self)
@@ -159,7 +159,7 @@ class EventStream(Connection):
             self.gateway.detach(self, code)
             self._outbox.finish()
 
-    def _too_slow(self) -> None:
+    def too_slow(self) -> None:
         self.gateway.detach(self, TOO_SLOW)
         if self._writer is not None:
             self._writer.cancel()
@@ -173,10 +173,11 @@ class EventStream(Connection):
             self._push(_COMMENT)
         return min(self._beat_ms, now_ms + max(self.expires_ms - wall_ms, 0))
 
-    def check_backlog(self, now_ms: int) -> None:
+    def check_backlog(self, now_ms: int) -> int:
         """End the stream when the client has taken none of the unsent bytes for `send_stall_ms`."""
         if not self._outbox.size:
             self._progress = None
             self.gateway.backlog.discard(self)
         elif self._progress is not None and self._progress.stalled_ms(self._taken, now_ms) > self.gateway.config.send_stall_ms:
-            self._too_slow()
+            self.too_slow()
+        return 0 if self.ended else self._outbox.size

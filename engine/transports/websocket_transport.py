@@ -18,7 +18,8 @@ with 1008 at the next heartbeat.
 Writing. A server does not mask (section 5.1): a frame is its header and the payload, passed to the transport as they are.
 
 Backpressure. The transport's high-water mark is 0, so `pause_writing` is called as soon as the kernel takes less than everything. Unsent
-bytes end the connection with 4413 when they exceed `send_buffer_bytes_max`, or when none leaves for `send_stall_ms`.
+bytes end the connection with 4413 when they exceed `send_buffer_bytes_max`, when none leaves for `send_stall_ms`, or when those of all
+connections exceed `send_buffers_bytes_max` and it has the most.
 """
 
 from __future__ import annotations
@@ -348,7 +349,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
         if self.unsent and self._transport.get_write_buffer_size() > self.gateway.config.send_buffer_bytes_max:
-            self.close(TOO_SLOW, TOO_SLOW_HINT)
+            self.too_slow()
 
     def _write_all(self, chunks: list[bytes]) -> None:
         self.flush()
@@ -368,12 +369,15 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._progress = None
         self.gateway.backlog.discard(self)
 
-    def check_backlog(self, now_ms: int) -> None:
+    def check_backlog(self, now_ms: int) -> int:
         """End the connection when none of the unsent bytes has left for `send_stall_ms`."""
-        progress = self._progress
-        taken = self._written - self._transport.get_write_buffer_size()
-        if progress is not None and progress.stalled_ms(taken, now_ms) > self.gateway.config.send_stall_ms:
-            self.close(TOO_SLOW, TOO_SLOW_HINT)
+        progress, unsent = self._progress, self._transport.get_write_buffer_size()
+        if progress is not None and progress.stalled_ms(self._written - unsent, now_ms) > self.gateway.config.send_stall_ms:
+            self.too_slow()
+        return 0 if self.ended else unsent
+
+    def too_slow(self) -> None:
+        self.close(TOO_SLOW, TOO_SLOW_HINT)
 
     # -- The end. ----------------------------------------------------------------------------------------------------------
     def check(self, now_ms: int, wall_ms: int) -> int:

@@ -127,8 +127,9 @@ class Socket(WebSocketSession):
             self.gateway.detach(self, code)
             self.link.wire.to_client(self.link.closed, code)
 
-    def check_backlog(self, now_ms: int) -> None:
+    def check_backlog(self, now_ms: int) -> int:
         self.gateway.backlog.discard(self)
+        return 0
 
 
 class Link:

@@ -540,6 +540,21 @@ async def test_too_many_unsent_bytes_close_4413_at_once() -> None:
         slow.close()
 
 
+async def test_too_many_unsent_bytes_of_all_close_who_has_the_most() -> None:
+    async with edge_world(send_buffers_bytes_max=700_000, socket_send_buffer_bytes=16384) as world:
+        more, less = [await world.raw(user, receive_buffer_bytes=4096) for user in ("more", "less")]
+        await until(lambda: len(world.shard.attached) == 2)
+        world.shard.deliver("default:less", *[(seq, 1, BIG) for seq in range(1, 6)])
+        await until(lambda: world.gateway.backlog)
+        (kept,) = world.gateway.backlog
+        world.shard.deliver("default:more", *[(seq, 1, BIG) for seq in range(1, 11)])
+        await until(lambda: world.shard.of(wire.Detach))
+        assert [detach.code for detach in world.shard.of(wire.Detach)] == [4413]
+        assert list(world.gateway.connections.values()) == [kept]
+        more.close()
+        less.close()
+
+
 async def test_a_client_that_reads_slowly_but_does_read_is_kept() -> None:
     async with edge_world(send_stall_ms=2000, socket_send_buffer_bytes=16384) as world:
         slow = await world.raw("slow", receive_buffer_bytes=4096)
