@@ -27,6 +27,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 RELOADS = 5
+TOKENS = 2500  # of Ray Serve's example
 TOKENS_UNTIL_KILL = 40
 
 ALL_BEGIN = "(whole) => events.every(([type, one]) => type !== 'part' || whole.startsWith(one.text))"
@@ -34,7 +35,7 @@ ALL_BEGIN = "(whole) => events.every(([type, one]) => type !== 'part' || whole.s
 
 
 def text_of(user: str) -> str:
-    return "".join(f"{user} tökén-{number} " for number in range(400))
+    return "".join(f"{user} tökén-{number} " for number in range(200))
 
 
 async def grow(publisher: Publisher, user: str, whole: str, far: asyncio.Event) -> None:
@@ -148,14 +149,14 @@ async def test_ray_serve_streams_to_chromium_through_reloads_and_a_killed_edge(v
     if importlib.util.find_spec("grpc_reflection") is None:
         missing("Ray Serve: install ray[serve]")
     await status_when(victim, lambda status: status["ready"])
-    whole = "".join(f"token-{number} " for number in range(5000))  # as the example makes it
+    whole = "".join(f"token-{number} " for number in range(TOKENS))  # as the example makes it
 
     async def open_page() -> None:
         await watch_growing(page, victim.url, "websocket", token=victim.token("reader"))
 
     async with launched(headless_shell) as browser, fresh_page(browser, LATE_S * 1000) as page, asyncio.TaskGroup() as tasks:
         await open_page()
-        example = tasks.create_task(asyncio.to_thread(output_of, victim, "ray_serve_stream.py", "5000"))
+        example = tasks.create_task(asyncio.to_thread(output_of, victim, "ray_serve_stream.py", str(TOKENS)))
         for happens, far in (("reload", 0.15), ("kill", 0.3), ("reload", 0.5), ("reload", 0.75)):
             await wait(page, f"client.grows[0]?.text.length > {far * len(whole)}")
             assert await page.evaluate(ALL_BEGIN, whole)
@@ -167,4 +168,4 @@ async def test_ray_serve_streams_to_chromium_through_reloads_and_a_killed_edge(v
         assert await page.evaluate(ALL_BEGIN, whole)
         (arrived,) = await events(page, "message")
         assert arrived["data"]["text"] == whole
-    assert f"5000 tokens are message {arrived['seq']} of reader" in example.result()
+    assert f"{TOKENS} tokens are message {arrived['seq']} of reader" in example.result()
