@@ -34,6 +34,7 @@ from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key, dead_letter
 from engine.store.lua import Replicas, Script
 from engine.store.sealed_fields import is_whole, with_checksum
 from engine.store.storage_calls import StorageCalls
+from engine.store.stream_groups import read_group
 
 _APPEND = Script.beside(__file__, "action_append")
 _FORGET = Script.beside(__file__, "action_forget")
@@ -134,29 +135,9 @@ class ActionStreams:
 
     async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]:
         """Up to `count` actions for this edge: new ones, or `again` those that were pending for it already. Raises StorageUnavailable."""
-        key = action_stream_key(target)
         with StorageCalls("actions"):
-            try:
-                found: Any = await self._read(key, count, again=again)
-            except ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
-                    raise
-                if not await self._client.exists(key):
-                    return []  # the target was forgotten
-                await self._make_group(key)
-                found = await self._read(key, count, again=again)
-        entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
-        return _actions(target, entries)
-
-    async def _read(self, key: str, count: int, *, again: bool) -> Any:
-        return await self._client.xreadgroup(GROUP, self._consumer, {key: "0" if again else ">"}, count)
-
-    async def _make_group(self, key: str) -> None:
-        try:
-            await self._client.xgroup_create(key, GROUP, "0")
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another edge was faster
-                raise
+            found = await read_group(self._client, action_stream_key(target), GROUP, self._consumer, count, again=again, make_stream=False)
+        return _actions(target, found)
 
     async def claim(self, target: str, count: int) -> list[QueuedAction]:
         """Up to `count` actions that no edge has held for `action_claim_ms`; they are this edge's now. Raises StorageUnavailable.

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import ResponseError
 
 from engine.config import Config
 from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.outcome_stream import OutcomeBatch, stored_batch
 from engine.store.storage_calls import StorageCalls
+from engine.store.stream_groups import read_group
 
 _SETTLE = Script.beside(__file__, "outcomes_settle")
 
@@ -39,25 +39,8 @@ class OutcomeReader:
     async def read(self, count: int, *, again: bool = False) -> list[OutcomeBatch]:
         """Up to `count` batches: new ones, or `again` the first of those that were read and not settled. Raises StorageUnavailable."""
         with StorageCalls("outcomes"):
-            try:
-                found: Any = await self._read(count, again=again)
-            except ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
-                    raise
-                await self._make_group()
-                found = await self._read(count, again=again)
-        entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
-        return [stored_batch(entry.decode(), fields or {}) for entry, fields in entries]
-
-    async def _read(self, count: int, *, again: bool) -> Any:
-        return await self._client.xreadgroup(GROUP, GROUP, {OUTCOME_STREAM_KEY: "0" if again else ">"}, count)
-
-    async def _make_group(self) -> None:
-        try:
-            await self._client.xgroup_create(OUTCOME_STREAM_KEY, GROUP, "0", mkstream=True)
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another archivist was faster
-                raise
+            found = await read_group(self._client, OUTCOME_STREAM_KEY, GROUP, GROUP, count, again=again)
+        return [stored_batch(entry.decode(), fields) for entry, fields in found]
 
     async def settle(self, batches: Sequence[tuple[OutcomeBatch, int]]) -> None:
         """Batches are in the database, each but for a number of its outcomes. Idempotent. Raises StorageUnavailable."""

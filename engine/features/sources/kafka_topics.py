@@ -84,14 +84,7 @@ class KafkaTopics:
         async with self._asked():
             if dead:
                 producer = await self._producing()
-                for row, reason in dead:
-                    place, offset = row.key
-                    headers = [(_ID, row.id.encode()), (_REASON, reason.encode())]
-                    letter = {"key": self._held[place][offset].key, "headers": headers}
-                    try:
-                        await producer.send_and_wait(f"{place.topic}.dead", row.body, **letter)
-                    except MessageSizeTooLargeError:  # without its body, or it would hold up those behind it for ever
-                        await producer.send_and_wait(f"{place.topic}.dead", b"", **letter)
+                await asyncio.gather(*(self._bury(producer, *letter) for letter in dead))  # one by one, each would wait for the broker
             for row in (*accepted, *(row for row, _ in dead)):
                 place, offset = row.key
                 self._held[place][offset] = None
@@ -101,6 +94,14 @@ class KafkaTopics:
             self._held[place] = {at: record for at, record in self._held[place].items() if at >= offset}
             if not self._held[place]:
                 del self._held[place]
+
+    async def _bury(self, producer: Any, row: SourceRow, reason: str) -> None:
+        place, offset = row.key
+        letter = {"key": self._held[place][offset].key, "headers": [(_ID, row.id.encode()), (_REASON, reason.encode())]}
+        try:
+            await producer.send_and_wait(f"{place.topic}.dead", row.body, **letter)
+        except MessageSizeTooLargeError:  # without its body, or it would hold up those behind it for ever
+            await producer.send_and_wait(f"{place.topic}.dead", b"", **letter)
 
     async def wait(self) -> None:
         """`read` has waited."""

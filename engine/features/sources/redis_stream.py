@@ -20,11 +20,12 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from engine.errors import StorageUnavailable
 from engine.features.sources.core import RedisSource, SourceRow
 from engine.features.sources.readers import DeadRow, SourceLag
+from engine.store.stream_groups import read_group
 
 _CONSUMER: Final = "engine"
 _BLOCK_MS: Final = 1000
@@ -44,21 +45,18 @@ class RedisStream:
             socket_connect_timeout=_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),  # the ingester repeats
         )
-        self._grouped = False
 
     async def read(self, limit: int) -> list[SourceRow]:
         """Pending entries, then new ones."""
-        await self._group()
-        entries: list[Any] = []
-        for start in ("0", ">"):
+        source, entries = self._source, list[tuple[bytes, dict[bytes, bytes]]]()
+        for again in (True, False):
             if (left := limit - len(entries)) > 0:
-                found = await self._ask(self._client.xreadgroup(self._source.group, _CONSUMER, {self._source.stream: start}, count=left))
-                entries += found[0][1] if found else []
+                entries += await self._ask(read_group(self._client, source.stream, source.group, _CONSUMER, left, again=again))
         return [self._row(id.decode(), fields) for id, fields in entries]
 
     def _row(self, id: str, fields: dict[bytes, bytes]) -> SourceRow:
         """An entry that was deleted while it was pending has no fields: it is a dead row without content."""
-        return SourceRow(id, f"{self._source.stream}:{id}", (fields or {}).get(b"body", b""))
+        return SourceRow(id, f"{self._source.stream}:{id}", fields.get(b"body", b""))
 
     async def settle(self, accepted: Sequence[SourceRow], dead: Sequence[tuple[SourceRow, str]]) -> None:
         """Delete accepted entries and move dead ones, in one transaction. The others stay pending."""
@@ -79,13 +77,8 @@ class RedisStream:
 
     async def _last(self) -> str:
         """The entry up to which the group has read: a later one may be there already."""
-        await self._group()
-        (group,) = [
-            group
-            for group in await self._ask(self._client.xinfo_groups(self._source.stream))
-            if group["name"] == self._source.group.encode()
-        ]
-        return str(group["last-delivered-id"].decode())
+        groups = await self._ask(self._client.xinfo_groups(self._source.stream))
+        return next((group["last-delivered-id"].decode() for group in groups if group["name"] == self._source.group.encode()), "0")
 
     async def lag(self) -> SourceLag:
         """The lengths of both streams: settled entries are deleted."""
@@ -119,23 +112,11 @@ class RedisStream:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _group(self) -> None:
-        if self._grouped:
-            return
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await self._client.xgroup_create(self._source.stream, self._source.group, id="0", mkstream=True)
-        except (RedisError, OSError) as error:
-            if not isinstance(error, ResponseError) or "BUSYGROUP" not in str(error):
-                raise self._away(error) from error
-        self._grouped = True
-
     async def _ask(self, answer: Any) -> Any:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await answer
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            self._grouped = False  # the stream may have been deleted, and its group with it
             raise self._away(error) from error
 
     def _away(self, error: Exception) -> StorageUnavailable:

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServer]:
-    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad", "large", "behind")
+    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad", "large", "many", "behind")
     made.start()
     yield made
     made.kill()
@@ -127,6 +127,28 @@ async def test_a_dead_record_too_large_for_its_topic_has_no_body(server: SourceS
     await reader.settle([], [(row, reason)])
     assert (await reader.lag())[::2] == (0, 1)
     assert [(dead.id, dead.reason, dead.body) for dead in await reader.dead_rows(1)] == [(row.id, reason, "")]
+    await reader.close()
+
+
+async def test_many_bad_records_are_set_aside_at_a_distant_broker(
+    server: SourceServer, producer: AIOKafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It confirms none before it has all: one by one they would take longer than a settlement may."""
+    send, begun, sent = AIOKafkaProducer.send_and_wait, asyncio.Event(), list[str]()
+
+    async def confirmed_late(self: AIOKafkaProducer, topic: str, *content: Any, **options: Any) -> Any:
+        sent.append(topic)
+        if len(sent) == 3:
+            begun.set()
+        await begun.wait()
+        return await send(self, topic, *content, **options)
+
+    reader = KafkaTopics(source_of(text_of(server, "many")))
+    await produce(producer, "many", "0", "1", "2")
+    rows = await until(lambda: reader.read(3), holds=lambda rows: len(rows) == 3)
+    monkeypatch.setattr(AIOKafkaProducer, "send_and_wait", confirmed_late)
+    await reader.settle([], [(row, "bad") for row in rows])
+    assert {dead.body for dead in await reader.dead_rows(3)} == {"0", "1", "2"}
     await reader.close()
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
 from nats.js import JetStreamContext
-from nats.js.api import StreamConfig
+from nats.js.api import PubAck, StreamConfig
 
 from engine.errors import StorageUnavailable
 from engine.features.sources import nats_stream
@@ -81,6 +83,28 @@ async def test_a_dead_message_too_large_for_its_stream_has_no_body(stream: JetSt
     await reader.settle([], [(row, "too large")])
     assert [(dead.id, dead.reason, dead.body) for dead in await reader.dead_rows(1)] == [("ORDERS:1", "too large", "")]
     assert (await reader.lag())[::2] == (0, 1)
+
+
+async def test_many_bad_messages_are_set_aside_at_a_distant_server(
+    stream: JetStreamContext, reader: NatsStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It confirms none before it has all: one by one they would take longer than a settlement may."""
+    publish, begun = JetStreamContext.publish, asyncio.Event()
+    subjects: list[str] = []
+
+    async def confirmed_late(self: JetStreamContext, subject: str, *content: Any, **options: Any) -> PubAck:
+        subjects.append(subject)
+        if subjects.count("ORDERS_DEAD") == 3:
+            begun.set()
+        if subject == "ORDERS_DEAD":
+            await begun.wait()
+        return await publish(self, subject, *content, **options)
+
+    monkeypatch.setattr(JetStreamContext, "publish", confirmed_late)
+    for number in range(3):
+        await stream.publish("orders.eu", str(number).encode())
+    await reader.settle([], [(row, "bad") for row in await reader.read(3)])
+    assert {dead.body for dead in await reader.dead_rows(3)} == {"0", "1", "2"}
 
 
 async def test_bad_messages_are_set_aside_with_the_reason_and_come_back(

@@ -38,8 +38,9 @@ async def test_a_redrive_ends_though_the_engine_refuses_all_again(
     await ingester.close()
 
 
-async def test_new_entries_are_read_behind_one_that_waits(redis_client: Redis, redis_server: RedisServer) -> None:
-    reader = RedisStream(RedisSource(name="orders", connection=redis_server.url))
+@pytest.mark.parametrize("options", ["", "?protocol=3"])
+async def test_new_entries_are_read_behind_one_that_waits(redis_client: Redis, redis_server: RedisServer, options: str) -> None:
+    reader = RedisStream(RedisSource(name="orders", connection=f"{redis_server.url}{options}"))
     for number in range(4):
         await redis_client.xadd("notifications", {"body": str(number)})
     waits, other = await reader.read(2)
