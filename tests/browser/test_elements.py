@@ -212,6 +212,25 @@ async def place_for_two(page: Page, scripted: ScriptedEngine) -> None:
     await place(page, scripted, getToken=True)
 
 
+async def test_the_inbox_draws_its_list_once_for_a_burst(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    scripted.publish("one")
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+    burst = """async () => {
+        const list = document.querySelector("notification-bell").shadowRoot.querySelector("notification-inbox").shadowRoot.querySelector("[aria-labelledby]");
+        const draw = list.replaceChildren.bind(list);
+        let drawn = 0;
+        list.replaceChildren = (...items) => (drawn++, draw(...items));
+        const changed = new Promise((resolve) => new MutationObserver(resolve).observe(list, { childList: true }));
+        const { modelOf } = await import("/client/elements/index.js");
+        for (let at = 0; at < 9; at++) modelOf(client).dispatchEvent(new Event("change"));
+        await changed;
+        return drawn;
+    }"""
+    assert await page.evaluate(burst) == 1
+
+
 async def test_preferences_are_those_of_the_user_who_signed_in_last(page: Page, scripted: ScriptedEngine) -> None:
     await place_for_two(page, scripted)
     await page.evaluate("document.body.append(Object.assign(document.createElement('notification-preferences'), { client }))")

@@ -14,6 +14,7 @@ import { dress } from "./style.js";
 import { fromNow, languageOf, wording, wordsFor } from "./wording.js";
 
 const TIME_STEP_MS = 30_000;
+const PAUSE_MS = 100; // between two drawings
 const CONFLICT = 409; // a question has another answer
 
 // In Node.js, where a page is rendered before it is sent, there are no elements; the module can be imported there all the same.
@@ -24,6 +25,8 @@ export class NotificationInbox extends Base {
   /** @type {AbortController | null} */ #listening = null;
   /** @type {Set<string>} */ #drawn = new Set();
   #clock = 0;
+  #timer = 0; // of the next drawing; 0: it shows what there is
+  #drawnMs = -Infinity;
   /** @type {string | null} the message for which a time is being chosen */ #choosing = null;
   /** @type {Map<string, string>} what is being typed, by id of the question */ #typed = new Map();
   #composing = false; // with an input method: a field that is drawn anew would lose it
@@ -67,7 +70,7 @@ export class NotificationInbox extends Base {
   connectedCallback() {
     this.disconnectedCallback();
     this.#listening = new AbortController();
-    this.#model?.addEventListener("change", () => this.#draw(), { signal: this.#listening.signal });
+    this.#model?.addEventListener("change", () => this.#changed(), { signal: this.#listening.signal });
     this.#model?.show();
     this.#parts.growing.replaceChildren();
     if (this.client) showGrowing(this.client, this.#parts.growing, this.#listening.signal);
@@ -89,10 +92,20 @@ export class NotificationInbox extends Base {
     this.#parts.title.focus();
   }
 
+  /** Drawn with each message of a burst, a list of hundreds would leave the page no time for anything else. */
+  #changed() {
+    this.#parts.problem.hidden = true;
+    this.#timer ||= window.setTimeout(() => {
+      this.#timer = 0;
+      this.#draw();
+      this.#drawnMs = performance.now();
+    }, this.#drawnMs + PAUSE_MS - performance.now());
+  }
+
   #draw() {
     if (this.#composing) return;
     const words = wordsFor(this);
-    const { title, readAll, list, empty, problem, more } = this.#parts;
+    const { title, readAll, list, empty, more } = this.#parts;
     const root = /** @type {ShadowRoot} */ (this.shadowRoot);
     const held = /** @type {any} */ (root.activeElement);
     const entries = this.#model?.entries ?? [];
@@ -106,7 +119,6 @@ export class NotificationInbox extends Base {
     more.hidden = !this.#model?.hasMore;
     empty.textContent = words.empty;
     empty.hidden = entries.length > 0;
-    problem.hidden = true;
     list.hidden = entries.length === 0;
     list.replaceChildren(...entries.map((entry, at) => this.#item(entry, at === 0, words)));
     this.#drawn = new Set(entries.map(({ message }) => message.id));
