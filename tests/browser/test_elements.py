@@ -218,7 +218,9 @@ async def test_the_inbox_draws_its_list_once_for_a_burst(page: Page, scripted: S
     await page.get_by_role("button", name="Notifications, 1 unread").click()
     await expect(page.get_by_role("listitem")).to_have_count(1)
     burst = """async () => {
-        const list = document.querySelector("notification-bell").shadowRoot.querySelector("notification-inbox").shadowRoot.querySelector("[aria-labelledby]");
+        const within = (node, name) => node.shadowRoot.querySelector(name);
+        const inbox = within(document.querySelector("notification-bell"), "notification-inbox");
+        const list = within(inbox, "[aria-labelledby]");
         const draw = list.replaceChildren.bind(list);
         let drawn = 0;
         list.replaceChildren = (...items) => (drawn++, draw(...items));
