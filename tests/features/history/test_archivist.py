@@ -26,6 +26,7 @@ from engine.features.history.history_database import HistoryDatabase, HistoryQue
 from engine.features.history.outcome_reader import GROUP, OutcomeReader
 from engine.store.keys import OUTCOME_STREAM_KEY
 from engine.store.outcome_stream import OutcomeWriter
+from engine.store.stream_groups import read_group
 from tests.support.archivist_process import archiving
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer
@@ -122,16 +123,16 @@ async def test_rows_that_were_committed_and_not_settled_are_not_stored_twice(
 
 
 async def test_batches_are_read_again_after_a_lost_answer(redis_client: Redis, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, lost = OutcomeReader._read, list[Any]()
+    lost = list[Any]()
 
-    async def losing(self: OutcomeReader, count: int, *, again: bool) -> Any:
-        found = await read(self, count, again=again)
+    async def losing(*where: Any, again: bool) -> Any:
+        found = await read_group(*where, again=again)
         if found and not again and not lost:
             lost.append(found)
             raise ConnectionError("the answer is lost")
         return found
 
-    monkeypatch.setattr(OutcomeReader, "_read", losing)
+    monkeypatch.setattr("engine.features.history.outcome_reader.read_group", losing)
     async with archiving(config) as archivist:
         await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
         await asyncio.sleep(0.5)  # it has nothing to read again
