@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -193,19 +194,26 @@ async def test_a_move_goes_on_with_a_key_on_both_nodes(
     await clients[2].delete("a")
 
 
+@pytest.mark.parametrize("patient", [True, False])
 async def test_keys_may_take_longer_to_move_than_a_command_takes(
-    cluster: ClusterGroup, clients: list[Redis], monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterGroup, clients: list[Redis], monkeypatch: pytest.MonkeyPatch, patient: bool
 ) -> None:
+    """Without patience the move ends with an error: its late reply must not pass for that of the next command."""
     monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
     await clients[2].set("a", "1")
     first, other = cluster.master(2), next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))
-    config = Config(redis_url=cluster.url, redis_timeout_ms=300)
-    async for _ in move(config, 2, f"127.0.0.1:{other.port}"):
-        with other.client() as node:
-            node.execute_command("CLIENT", "PAUSE", 1000, "ALL")  # a large key blocks both ends as long
-    assert cluster.master(2) is other
-    _ = [keys async for keys in move(Config(redis_url=cluster.url), 2, f"127.0.0.1:{first.port}")]
-    await until_done(lambda: clients[2].delete("a"), ConnectionError, within_s=30)
+    config = Config(redis_url=cluster.url, redis_timeout_ms=300 if patient else 2000)
+    with contextlib.nullcontext() if patient else pytest.raises(StorageUnavailable, match="MIGRATE"), monkeypatch.context() as patch:
+        if not patient:
+            patch.setattr(cluster_moves, "_MIGRATE_S", 0.1)
+        async for _ in move(config, 2, f"127.0.0.1:{other.port}"):
+            with other.client() as node:
+                node.execute_command("CLIENT", "PAUSE", 1000, "ALL")  # a large key blocks both ends as long
+    for target in (other, first):
+        _ = [keys async for keys in move(Config(redis_url=cluster.url), 2, f"127.0.0.1:{target.port}")]
+        assert cluster.master(2) is target
+    assert await until_done(lambda: clients[2].get("a"), ConnectionError, within_s=30) == b"1"
+    await clients[2].delete("a")
 
 
 async def test_a_source_that_started_again_tells_that_the_move_ended() -> None:

@@ -191,9 +191,10 @@ class _Node:
     async def ask(self, *command: Any, timeout_s: float | None = None) -> Any:
         """The raw reply, after `timeout_s` at most, by default `redis_timeout_ms`. Raises EngineError, or StorageUnavailable."""
         connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # a client would change replies
+        connection.socket_timeout = timeout_s or self._timeout_s  # the argument of a read lets a late reply pass for the next one
         try:
             await connection.send_command(*command)
-            return await connection.read_response(timeout=timeout_s)
+            return await connection.read_response()
         except ResponseError as error:
             raise EngineError(f"{self._host} refuses {command[0]}: {error}") from error
         except (RedisError, OSError) as error:
