@@ -21,7 +21,7 @@ So an action is called at least once, and its key is the same in every call. Act
 One lane per target. A lane has at most `action_parallel` calls, and reads one action at most while its breaker is open, so a target that is
 slow or away holds up its own actions only. Actions that wait for another try take none of these places, up to `_WAITING_PER_CALL` for each:
 they may fail for what they contain, or for whom they are, and hold up no others. The probe of a half-open breaker is one that has not
-failed yet, where there is one. So memory is bounded by the number of targets, which only the rules file can raise. The edges share the
+failed yet, where there is one. So memory is bounded by the number of targets, which rules and questions name. The edges share the
 streams as consumers of one group; nobody coordinates them. Nothing is given up without a try: after an outage the backlog is done.
 """
 
@@ -53,8 +53,11 @@ log = logging.getLogger(__name__)
 _TARGETS_MS: Final = 1000
 """Between looks for new targets."""
 
-_FORGET_MS: Final = 3_600_000
-"""A target without actions for so long is forgotten. Looking for its actions takes 0.2 ms of Redis a second."""
+_FORGET_MS: Final = 60_000
+"""A target without actions for so long is forgotten. Each question may name a URL of its own, and each look takes 50 us of an edge."""
+
+_COUNTED_MAX: Final = 1000
+"""Names of targets whose outcomes are counted; the oldest go."""
 
 _HOLDS_PER_CLAIM: Final = 5
 """How often held entries are held again before another edge could claim them."""
@@ -104,7 +107,6 @@ class _Lane:
         self.taken_over = False  # what was pending for the edge's last process
         self.claims = False  # those that nobody holds are looked for next, when there is room
         self.used_ms = now_ms  # when it last held an action
-        self.outcomes: Counter[str] = Counter()  # `done` and `given_up` of actions, `failed` of tries
 
 
 class Dispatcher:
@@ -135,6 +137,7 @@ class Dispatcher:
         self._clock = clock
         self._wall_ms = wall_ms
         self._lanes: dict[str, _Lane] = {}
+        self._counted: dict[str, Counter[str]] = {}  # by label: `done` and `given_up` of actions, `failed` of tries
         self._targets_ms = clock() - _TARGETS_MS
         self._held_ms = clock()
         self._limits = BreakerLimits(
@@ -161,13 +164,11 @@ class Dispatcher:
 
     def figures(self) -> dict[str, ActionFigures]:
         """Of each target that had an action here, by its name for metrics; several URLs of one host are one."""
-        found: dict[str, ActionFigures] = {}
+        found = {label: ActionFigures(outcomes, 0, BreakerState.CLOSED) for label, outcomes in self._counted.items() if label}
         for lane in self._lanes.values():
-            if lane.label and (lane.held or lane.outcomes):
-                known = found.get(lane.label, ActionFigures(Counter(), 0, BreakerState.CLOSED))
-                found[lane.label] = ActionFigures(
-                    known.outcomes + lane.outcomes, known.held + len(lane.held), max(known.breaker, lane.breaker.state)
-                )
+            if lane.label and (lane.held or lane.label in found):
+                outcomes, held, breaker = found.get(lane.label, ActionFigures(Counter(), 0, BreakerState.CLOSED))
+                found[lane.label] = ActionFigures(outcomes, held + len(lane.held), max(breaker, lane.breaker.state))
         return found
 
     def families(self) -> Figures:
@@ -251,16 +252,21 @@ class Dispatcher:
                 except StorageUnavailable as error:
                     log.info("an action waits to be settled: %s", error)
                     await asyncio.sleep(self._backoff_s(tries))
-            lane.outcomes["given_up" if reason else "done"] += 1
+            self._count(lane.label, "given_up" if reason else "done")
             if self._outcomes is not None:
                 kind = "step" if action.target.startswith(CHANNELS) else "action"
                 key, word = mailbox_key(action.tenant, action.user), "failed" if reason else "unsent" if unsent else "done"
-                self._outcomes.add(Outcome(key, self._wall_ms(), f"{kind}_{word}", action.id, reason=reason or unsent or action.target))
+                self._outcomes.add(Outcome(key, self._wall_ms(), f"{kind}_{word}", action.id, reason=reason or unsent or lane.label))
             if reason:
                 log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
         finally:
             lane.held.pop(action.entry, None)
             lane.waiting.discard(action.entry)
+
+    def _count(self, label: str, outcome: str) -> None:
+        if label not in self._counted and len(self._counted) >= _COUNTED_MAX:
+            del self._counted[next(iter(self._counted))]
+        self._counted.setdefault(label, Counter())[outcome] += 1
 
     async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
         """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries.
@@ -285,7 +291,7 @@ class Dispatcher:
             try:
                 await self._call_recorded(lane.label, target, action, tries)
             except ActionFailed as error:
-                lane.outcomes["failed"] += 1
+                self._count(lane.label, "failed")
                 if error.final:
                     lane.breaker.succeeded(1)  # it answered
                     return f"refused: {error}", tries

@@ -17,6 +17,7 @@ from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.action import Action, ActorTarget, Target, WebhookTarget
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
+from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, StorageUnavailable
 from engine.features.actions import dispatcher as dispatcher_module
@@ -180,6 +181,7 @@ async def test_a_target_without_actions_is_forgotten_until_the_next(redis_client
         await until(lambda: redis_client.exists(ACTION_TARGETS_KEY), holds=lambda there: not there)
         await until(lambda: not one.breakers() and not other.breakers())
         assert not await redis_client.exists(action_stream_key(TARGET))
+        assert sum(found.outcomes["done"] for edge in (one, other) for found in edge.figures().values()) == 1  # a counter never falls
         await act(redis_client, 2)
         await until(lambda: targets.keys() == ["k1", "k2"])
         await until(lambda: is_empty(redis_client))
@@ -370,11 +372,16 @@ async def test_a_webhook_that_was_away_gets_its_action_verified_by_its_signature
             assert isinstance(target, WebhookTarget)
             await webhooks.call(target, action)
 
+        outcomes = OutcomeLog()
         await act(redis_client, 1, target=server.url())
-        running = asyncio.ensure_future(Dispatcher(config, ActionStreams(redis_client, config, "edge-0"), call, clock, wall_ms).run())
+        streams = ActionStreams(redis_client, config, "edge-0")
+        running = asyncio.ensure_future(Dispatcher(config, streams, call, clock, wall_ms, outcomes).run())
         try:
             await until(lambda: is_empty(redis_client, server.url()))
         finally:
             await end(running)
         assert [received.headers["webhook-id"] for received in server.received] == ["k1"] * 3
         assert all(received.verified(SECRET) for received in server.received)
+        (outcome,) = outcomes.take(9)
+        assert isinstance(outcome, Outcome)
+        assert f"{outcome.reason}/hook" == server.url()  # users read it, and a path may be a secret
