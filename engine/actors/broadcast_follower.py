@@ -51,7 +51,7 @@ class BroadcastFollower:
         """
         audience, more = self._broadcast_audience, True
         while more:
-            known, horizon_known = len(self._left), self._horizon  # before the read
+            known, horizon_known = frozenset(self._left), self._horizon  # before the read; another reader may change them meanwhile
             broadcasts, reached, damaged = await self._broadcasts.read(audience.log.head, wait=wait)
             first = await self._broadcasts.first() if broadcasts else 0
             there = await self._ask_what_left() if broadcasts or self._look else None
@@ -62,7 +62,7 @@ class BroadcastFollower:
             if there is not None:
                 self._left += (Dropped(pos, None) for pos in audience.log.not_among(there))
             head = audience.log.head
-            due = [dropped for at, dropped in enumerate(self._left) if dropped.pos <= head or (not broadcasts and at < known)]
+            due = [dropped for dropped in self._left if dropped.pos <= head or (not broadcasts and dropped in known)]
             settled = self._horizon <= head or (not broadcasts and self._horizon == horizon_known)
             horizon = self._horizon if settled else 0
             if due or horizon:

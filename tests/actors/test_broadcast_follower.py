@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key, spread
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import FireDone, FireFailed, Timer
-from engine.store.broadcast_stream import BroadcastLog
+from engine.store.broadcast_stream import BroadcastLog, Read
 from engine.store.keys import BROADCAST_LOG_KEY
 from engine.store.redis_client import connect
 from tests.support.background_task import background
@@ -138,6 +139,37 @@ async def test_nobody_passes_what_left_the_log_before_its_loss_is_known(shard: S
     await shard.log.drop([gone])
     await shard.follower.catch_up()
     assert seen[0] == (last, [gone])
+
+
+async def test_two_readers_at_once_skip_no_entry(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shard.append("a")
+    await shard.follower.catch_up()
+    await shard.log.drop(await shard.append("gone"))
+    await shard.follower.sweep(0)
+    real, calls, found_nothing, third = shard.log.read, itertools.count(), asyncio.Event(), asyncio.Event()
+    others: list[asyncio.Task[None]] = []
+
+    async def read(after: int, *, wait: bool) -> Read:
+        call = next(calls)
+        if call == 1:
+            others.append(asyncio.create_task(shard.follower.catch_up()))
+            await found_nothing.wait()
+            await shard.append("b")
+        elif call == 3:
+            third.set()
+            await others[0]
+        found = await real(after, wait=wait)
+        if call == 1:
+            await shard.append("c")
+            await shard.log.drop(await shard.append("gone too"))
+        elif call == 2:
+            found_nothing.set()
+            await third.wait()
+        return found
+
+    monkeypatch.setattr(shard.log, "read", read)
+    await shard.follower.catch_up()
+    assert shard.held == ["a", "b", "c"]
 
 
 async def test_a_broadcast_with_another_bit_is_lost_to_those_whom_it_concerns(shard: Shard, redis_client: Redis) -> None:
