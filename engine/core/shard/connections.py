@@ -121,7 +121,7 @@ class Connections:
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session ended: detach its connections."""
         for conn in list(self._sessions.get(session, ())):
-            self._end(session, Detach(conn, 1006), now_ms)
+            self.detach(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
         self._paths.pop(session, None)
         self._requests = {conn: request for conn, request in self._requests.items() if conn[0] != session}
@@ -228,18 +228,9 @@ class Connections:
 
     def detach(self, session: str, record: Detach, now_ms: int) -> bool:
         """Detach a connection; returns whether it was attached."""
-        mailbox = self._end(session, record, now_ms)
-        if mailbox is None:
-            return False
-        if not mailbox.connections and (mailbox.head > mailbox.start or mailbox.user_state is not None):
-            self._mailbox_store.mark(mailbox)  # the page keeps when the user was last seen; users without messages or state have no page
-        return True
-
-    def _end(self, session: str, record: Detach, now_ms: int) -> Mailbox | None:
-        """Remove the connection; returns its mailbox, None if it was not attached."""
         found = self._sessions.get(session, {}).pop(record.conn, None)
         if found is None:
-            return None
+            return False
         mailbox, connection = found
         mailbox.detach(connection.conn)
         if not mailbox.connections:
@@ -255,8 +246,10 @@ class Connections:
             self._delivery.forget((mailbox.key,))
             if mailbox.hot:
                 self._mailbox_store.mark_urgent(mailbox)
+            elif mailbox.head > mailbox.start or mailbox.user_state is not None:
+                self._mailbox_store.mark(mailbox)  # the page keeps when the user was seen; users without messages or state have none
             self._mailbox_store.unused(mailbox)
-        return mailbox
+        return True
 
     def end_all(self, mailbox: Mailbox, now_ms: int) -> None:
         """End all connections of a user who was erased: the user is offline, and no client is expected."""

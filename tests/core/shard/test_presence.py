@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.core.shard.presence import CONNECTED, OFFLINE, SUSPECT, Client, Presence
-from engine.core.wire.records import POLL, WEBSOCKET, Attach, Probe, Probed
+from engine.core.wire.records import POLL, WEBSOCKET, Attach, GetProfile, Probe, Probed
 from tests.support.shard_world import EDGE, World, connected_world, of
 
 AFTER_MS = 30_000
@@ -247,3 +247,20 @@ def test_the_end_of_a_poll_does_not_hide_that_a_connection_was_lost_later() -> N
     presence.attached("t:u")
     assert presence.detached("t:u", POLLING, 0, 0) == ""
     assert presence.detached("t:u", PHONE, 1006, 1) == SUSPECT
+
+
+def test_the_page_has_when_a_user_came_whose_edge_died() -> None:
+    world = connected_world()
+    world.publish()
+    world.acknowledge(1, 1)
+    world.detach(1, 1000)
+    world.persist()
+    world.now_ms += 60_000
+    world.connect(2)
+    came_ms = world.now_ms
+    world.core.closed(EDGE, world.now_ms)
+    world.persist()
+    assert world.evict() == 1
+    world.core.opened(EDGE)
+    world.ask(GetProfile(9, "t:u"))
+    assert seen_ms(world) == came_ms
