@@ -115,7 +115,8 @@ def apply_mark(mailbox: Mailbox, record: Marked | Inboxed) -> None:
         if mailbox.inbox is not None:
             mailbox.inbox.mark(record.mark, record.seqs, limits, on=record.on)
         return
-    unwritten = {} if mailbox.inbox is None else mailbox.inbox.unwritten
-    mailbox.inbox = inbox_of(record.inbox)
-    for message in unwritten.values():
-        mailbox.inbox.keep(message)
+    before, mailbox.inbox = mailbox.inbox, inbox_of(record.inbox)
+    if before is not None:
+        mailbox.inbox.counted_bytes = before.counted_bytes
+        for message in before.unwritten.values():
+            mailbox.inbox.keep(message)

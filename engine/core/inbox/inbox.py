@@ -112,6 +112,7 @@ class Inbox:
     __slots__ = (
         "_archived",
         "_base",
+        "_deleted",
         "_held",
         "_read",
         "_seen",
@@ -138,6 +139,7 @@ class Inbox:
         self.due_ms = 0
         self.revision = 0
         self.condemned: list[int] = []
+        self._deleted = 0  # of these, those that the checkpoint deletes
         self.unwritten: dict[int, Message] = {}
         self.unwritten_bytes = 0
         self.counted_bytes = 0
@@ -201,7 +203,8 @@ class Inbox:
     def checkpointed(self, upto: int) -> None:
         """A checkpoint is written: storage has everything up to this number, and the condemned entries are deleted."""
         self.release(upto)
-        self.condemned.clear()
+        del self.condemned[: self._deleted]
+        self._deleted = 0
 
     def _release(self, seq: int) -> None:
         message = self.unwritten.pop(seq, None)
@@ -416,6 +419,7 @@ class Inbox:
             count_max: so many in one call; the rest come in later ones.
         """
         idle = self._stored & ~self._held
+        self._deleted = len(self.condemned)
         if not idle:
             return
         settled = self._range(self._base, floor) | self._mask(others)
@@ -427,6 +431,7 @@ class Inbox:
                 break
             self.condemned.append(seq)
             self._stored &= ~(1 << seq - self._base)
+        self._deleted = len(self.condemned)
         self._rebase()
 
     def _numbers(self, mask: int) -> Iterator[int]:

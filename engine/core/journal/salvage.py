@@ -39,7 +39,7 @@ from engine.errors import CorruptRecord
 _DEPTH_MAX: Final = 32
 _KEY_CHARS_MAX: Final = 4096
 _TAG_STORED: Final = 1
-_TAGS_UNNUMBERED: Final = (2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14)
+_TAGS_UNNUMBERED: Final = (2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 16, 17)
 """Of records that give no sequence number: acknowledgements, changes of users, records of the judge."""
 
 _value: Final = msgspec.msgpack.Decoder()

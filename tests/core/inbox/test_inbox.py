@@ -160,6 +160,8 @@ def test_a_pinned_message_stays_when_newer_ones_come_and_its_entry_too() -> None
     assert inbox.low == 2
     inbox.mark(PINNED, [2], LIMITS, on=False)
     assert inbox.condemned[-1] == 2
+    inbox.checkpointed(999)
+    assert inbox.condemned == [2], "the checkpoint that was being written does not delete it"
     assert inbox.low > 900
 
 

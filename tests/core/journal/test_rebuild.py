@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from engine.core.commit.group import apply_stored
 from engine.core.commit.judge import NO_JUDGE
-from engine.core.journal.journal_records import Handled, StoredMessage
+from engine.core.inbox.inbox import InboxLimits
+from engine.core.journal.journal_records import Handled, Record, StoredMessage
 from engine.core.journal.rebuild import payloads
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
@@ -81,3 +82,18 @@ def test_numbers_whose_messages_nobody_has_are_gone_and_not_given_again() -> Non
     assert back.head == 8
     assert back.gone == [(5, 6)]
     assert sorted(back.hot) == [1, 2, 3, 4, 7, 8]
+
+
+def test_a_rescued_inbox_counts_what_no_checkpoint_has_written_once() -> None:
+    def store(records: list[Record]) -> MailboxStore:
+        mailbox_store = MailboxStore(small_config(InboxLimits(5, 1000, 2, 700)), BroadcastMirror())
+        mailbox_store.replay(slot_of(KEY), {KEY: None}, records, 0)
+        return mailbox_store
+
+    before = store([stored(1), Handled(KEY, 1, [])])
+    after = store([record for payload in payloads(before.mailboxes.values(), 1000) for record in decode_journal(payload)])
+    assert after.memory.unwritten_bytes > 0
+    assert after.take_checkpoint(True, 1) is not None
+    assert not after.fill_checkpoint(1, 0)
+    assert not after.checkpoint_done()
+    assert after.memory.unwritten_bytes == 0

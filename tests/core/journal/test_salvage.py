@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, StoredMessage, Topics
+from engine.core.inbox.inbox import Inbox
+from engine.core.journal.journal_records import Adopted, Handled, Inboxed, MailboxPage, Marked, StoredMessage, Topics
 from engine.core.journal.salvage import page_with, salvage_page
 from engine.core.model.constants import SEQ_MAX
 from engine.core.model.envelope import Envelope
@@ -50,8 +51,9 @@ def test_a_damaged_message_whose_owner_or_number_is_unknown_leaves_numbers_unacc
     assert (salvaged.records, salvaged.complete) == ([FIRST, SETTLED], False)
 
 
-def test_a_damaged_acknowledgement_has_no_number_and_is_left_out() -> None:
-    salvaged = salvage_journal(entry(FIRST, spoiled(SETTLED, 2, "x"), SECOND))
+@pytest.mark.parametrize("record", [SETTLED, Marked("t:ann", 1, True, [1]), Inboxed("t:ann", Inbox(1).to_stored())])
+def test_a_damaged_record_without_a_number_is_left_out(record: Any) -> None:
+    salvaged = salvage_journal(entry(FIRST, spoiled(record, 2, "x"), SECOND))
     assert (salvaged.records, salvaged.complete) == ([FIRST, SECOND], True)
 
 
