@@ -46,8 +46,7 @@ class Delivery:
         self.unarmed: Final[dict[str, tuple[Mailbox, int]]] = {}  # mailboxes without a retry timer, since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
-        self._stuck: dict[str, Mailbox] = {}
-        self._stuck_ms = 0  # when the first of them goes on
+        self._stuck: dict[str, tuple[int, Mailbox]] = {}  # and when each goes on
         self._bodies: dict[str, BodyCache] = {}  # by link session: the bodies that its edge caches
 
     def opened(self, session: str) -> None:
@@ -148,16 +147,15 @@ class Delivery:
     def _await_expiry(self, mailbox: Mailbox, connection: Attachment) -> None:
         if connection.silent and connection.sent < mailbox.head:
             expires_ms = min(expires_ms for expires_ms, _ in connection.exhausted.values())
-            self._stuck_ms = min(self._stuck_ms, expires_ms) if self._stuck else expires_ms
-            self._stuck[mailbox.key] = mailbox
+            known_ms, _ = self._stuck.get(mailbox.key, (expires_ms, mailbox))
+            self._stuck[mailbox.key] = min(expires_ms, known_ms), mailbox
 
     def tick(self, now_ms: int) -> None:
         """Send what waits behind messages that are exhausted and have expired."""
-        if self._stuck and self._stuck_ms <= now_ms:
-            stuck, self._stuck = self._stuck, {}
-            for mailbox in stuck.values():
-                for connection in mailbox.connections.values():
-                    self.send(mailbox, connection, now_ms)
+        for mailbox in [mailbox for until_ms, mailbox in self._stuck.values() if until_ms <= now_ms]:
+            del self._stuck[mailbox.key]
+            for connection in mailbox.connections.values():
+                self.send(mailbox, connection, now_ms)
 
     def _announce_gap(self, mailbox: Mailbox, connection: Attachment, gap: tuple[int, int], now_ms: int) -> None:
         session, conn = connection.conn
@@ -243,7 +241,8 @@ class Delivery:
         for key, mailbox in self._mailbox_store.mailboxes.items():
             if mailbox.timer_ms and holds(key):
                 mailbox.timer_ms = 0
-                self.unarmed[key] = (mailbox, 0)
+                if mailbox.connections:  # else it may leave memory
+                    self.watch(mailbox, 0)
 
     def due(self, keys: Iterable[str], now_ms: int) -> None:
         """Retry timers of these mailboxes fired: send overdue messages again, but those that used up their tries."""

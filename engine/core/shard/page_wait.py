@@ -109,6 +109,12 @@ class PageWait:
         if key is not None:
             self._waiting[key] = [entry for entry in self._waiting[key] if entry[0] != session or getattr(entry[1], "conn", None) != conn]
 
+    def closed(self, session: str) -> None:
+        """The link session ended: `forget` its connections. Else they would add up while pages cannot be read."""
+        for there, conn in list(self._attaching):
+            if there == session:
+                self.forget(there, conn)
+
     def take_pages_wanted(self) -> list[str]:
         """Remove and return the keys of the pages to read."""
         wanted = list(self.pages_wanted)

@@ -181,6 +181,7 @@ class ShardCore:
     def closed(self, session: str, now_ms: int) -> None:
         """An edge's link session ended: detach its connections. The edge attaches them again under its next session."""
         self.connections.closed(session, now_ms)
+        self.page_wait.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data, of this shard or another: end all connections (`Connections.data_epoch_changed`)."""

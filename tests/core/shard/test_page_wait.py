@@ -10,6 +10,7 @@ from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.envelope import Envelope
 from engine.core.shard.page_wait import BEHIND_MAX, PageWait
 from engine.core.wire.records import WEBSOCKET, Ack, Attach, Nack, Post, Rejoin, Written
+from tests.support.shard_world import connected_world
 
 A, B = "t:ann", "t:bob"
 EDGE, OTHER_EDGE = "edge-0/1", "edge-1/1"
@@ -48,6 +49,13 @@ def test_a_page_is_wanted_once_however_much_waits_for_it_and_again_when_it_could
     wait.take(A)
     wait.add(A, EDGE, post())
     assert wait.take_pages_wanted() == [A], "it was taken, so the next one needs it read again"
+
+
+def test_connections_of_an_ended_link_session_wait_no_more() -> None:
+    world = connected_world()
+    world.ack(1, 1)
+    world.core.closed(EDGE, world.now_ms)
+    assert world.core.page_wait.take("t:u") == []
 
 
 def test_a_doubted_mailbox_wants_no_page() -> None:

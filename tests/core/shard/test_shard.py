@@ -193,6 +193,33 @@ def test_messages_behind_exhausted_ones_come_when_these_expire() -> None:
     assert delivered(world.settle()) == [(2, 1)]
 
 
+def test_a_timer_that_a_scheduler_lost_holds_no_evicted_mailbox() -> None:
+    world = connected_world()
+    world.publish()
+    world.now_ms += 440  # about what it waits for an acknowledgement
+    assert world.core.delivery.arms(world.now_ms)
+    world.detach(1)
+    world.persist()
+    world.core.delivery.scheduler_reset(lambda _: True)
+    assert world.core.evict(world.now_ms, 1 << 40) == 1
+    world.connect(2)
+    assert delivered(world.wait(10_000), 2) == [(1, 3), (1, 4)]
+
+
+def test_only_mailboxes_whose_messages_have_expired_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, sent = World(window=1), list[str]()
+    for conn, user in enumerate("uvw"):
+        world.attach(conn, user)
+        world.publish(user, ttl_ms=20_000 + conn * 1000)
+        world.publish(user, ttl_ms=60_000)
+    world.wait(10_000)
+    send = world.core.delivery.send
+    monkeypatch.setattr(world.core.delivery, "send", lambda mailbox, *rest: (sent.append(mailbox.key), send(mailbox, *rest)))
+    world.now_ms += 11_000
+    world.core.tick(world.now_ms)
+    assert sent == ["t:u", "t:v"]
+
+
 def test_a_client_that_left_before_its_messages_expired_is_sent_nothing() -> None:
     world = connected_world(window=1)
     world.publish("u", "a", ttl_ms=20_000)
