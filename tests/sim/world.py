@@ -750,7 +750,7 @@ class World:
             if len(core.post_queue) > config.posts_pending_max + config.timer_claims_max * SCHEDULERS_MAX:
                 self.fail(Violation(f"[8] {len(core.post_queue)} posts wait in shard {index}"))
             memory, mailboxes = core.mailbox_store.memory, core.mailboxes.values()
-            hot = sum(len(mailbox.hot) for mailbox in mailboxes)
+            hot = sum(len(mailbox.hot) + len(mailbox.dying) for mailbox in mailboxes)
             cold = sum(mailbox.cold[1] - mailbox.cold[0] + 1 for mailbox in mailboxes if mailbox.cold)
             windows = sum(mailbox.judge_state.held for mailbox in mailboxes if mailbox.judge_state is not None)
             counted = memory.messages, memory.cold, memory.held

@@ -166,7 +166,7 @@ class Mailbox:
         self.release_all()
         self._set_cold(None)
         self.start = self.floor = self.spilled = self.newest_above_low = self.head
-        self.acked, self.gone, self.dying, self.cold_attempts = NONE_SETTLED, [], {}, {}
+        self.acked, self.gone, self.cold_attempts = NONE_SETTLED, [], {}
         self.recent, self.collapsing, self.topics = {}, {}, {}
         self.judge_state = self.user_state = self.inbox = self.passed = None
         self.oldest_expires_ms = self.seen_ms = self.left_ms = 0
@@ -325,6 +325,9 @@ class Mailbox:
         """Drop every body from memory, as the mailbox leaves it: storage has them."""
         for seq in list(self.hot):
             self._release(seq)
+        for message in self.dying.values():
+            self.memory.remove(1, message.size)
+        self.dying = {}
         if self.inbox is not None:
             self.inbox.release(self.head)
             self.weigh()
@@ -553,7 +556,8 @@ class Mailbox:
                 self._settle(message, by, result)
             elif seq not in self.dying:
                 self._revoke_cold(seq, seq, by, result)
-            if self.dying.pop(seq, None) is not None:
+            if (dead := self.dying.pop(seq, None)) is not None:
+                self.memory.remove(1, dead.size)
                 self.leave_inbox(seq)
             if seq > self.floor:
                 self._pass_over(seq)
@@ -596,8 +600,9 @@ class Mailbox:
         """
         refused = []
         for seq in seqs:
-            message = self._release(seq)
-            if message is not None:
+            message = self.hot.pop(seq, None)
+            if message is not None:  # it stays in the totals of memory
+                self.hot_bytes -= message.size
                 self._land(message)
                 self.dying[seq] = message
                 refused.append(message)

@@ -68,6 +68,9 @@ _EVICTIONS_MAX: Final = 2000
 _FORGETS_MAX: Final = 250
 """Mailboxes that one call of `forget_ids` looks at: a few milliseconds."""
 
+_LETTERS_MAX: Final = 100
+"""Dead letters of one write, 7 MB with the largest bodies: those of a long outage, all at once, would exceed `redis_timeout_ms`."""
+
 _MAILBOXES_OF_A_MESSAGE: Final = 0.15
 """To add a message to a checkpoint takes so much of what a mailbox without one takes: 0.9 of 5.6 us."""
 
@@ -280,7 +283,8 @@ class MailboxStore:
                 letter = self._letters[mailbox.key, seq] = DeadLetter(mailbox.key, refused[0], reason, [by])
                 self.dead_letters.append(letter)
             elif seq in mailbox.dying:
-                self._letters[mailbox.key, seq].by.append(by)
+                if by not in (asking := self._letters[mailbox.key, seq].by):
+                    asking.append(by)
             elif mailbox.is_cold(seq) if seq else mailbox.cold:
                 unread.append(id)
             else:
@@ -289,9 +293,9 @@ class MailboxStore:
         return over, unread
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Removes and returns the messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
-        letters = self._writing_letters = self.dead_letters.copy()
-        self.dead_letters.clear()
+        """Removes and returns the next messages for the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
+        letters = self._writing_letters = self.dead_letters[:_LETTERS_MAX]
+        del self.dead_letters[:_LETTERS_MAX]
         return letters
 
     def is_writing_letters_of(self, keys: Container[str]) -> bool:
@@ -378,7 +382,9 @@ class MailboxStore:
         assert checkpoint is not None, "no checkpoint is under way"
         waiting, left = checkpoint.waiting, float(mailboxes_max)
         while waiting and left > 0:
-            mailbox = waiting.pop()
+            mailbox = self.mailboxes.get(waiting.pop().key)
+            if mailbox is None:  # it was evicted, so its page is all of it
+                continue
             self.urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()

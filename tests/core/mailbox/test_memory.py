@@ -38,8 +38,9 @@ def test_the_counted_memory_of_a_message_is_what_it_takes() -> None:
 
 def test_the_totals_are_what_a_sum_over_the_messages_gives_whatever_happened() -> None:
     for mailbox in mailboxes_after_two_events():
-        assert mailbox.memory.messages == len(mailbox.hot)
-        assert mailbox.memory.bytes == sum(message.size + MESSAGE_BYTES for message in mailbox.hot.values())
+        held = [*mailbox.hot.values(), *mailbox.dying.values()]
+        assert mailbox.memory.messages == len(held)
+        assert mailbox.memory.bytes == sum(message.size + MESSAGE_BYTES for message in held)
 
 
 def test_a_removal_frees_the_bodies_and_the_overhead_of_each_message() -> None:

@@ -312,3 +312,39 @@ def test_short_memory_writes_no_page_of_an_evicted_mailbox() -> None:
     world.checkpoint()
     world.crash()
     assert delivered(world.connect(2), 2) == [(1, 1), (2, 1)]
+
+
+def test_a_hand_over_writes_what_a_mailbox_is_after_its_eviction() -> None:
+    world = World(recent_ids=100)
+    for _ in range(PAGE_RECENT_IDS + 1):
+        world.publish()
+    world.connect(1, cursor=world.core.mailboxes["t:u"].head)
+    world.detach(1)
+    world.now_ms += world.config.ack_journal_ms
+    world.persist()
+    store = world.core.mailbox_store
+    checkpoint = store.take_whole([slot_of("t:u")], quiet=False)
+    assert checkpoint is not None
+    world.now_ms += world.config.publish_timeout_ms
+    assert evict(world) == 1
+    world.publish()
+    assert not store.fill_checkpoint(2, world.now_ms)
+    (spill,) = checkpoint.spills
+    assert decode_page("t:u", spill.page).head == PAGE_RECENT_IDS + 2
+
+
+def test_dead_letters_of_a_long_outage_are_written_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox_store, "_LETTERS_MAX", 2)
+    world = connected_world()
+    for id in "abc":
+        world.publish(id=id)
+    store, before = world.core.mailbox_store, world.core.mailbox_store.memory.bytes
+    for _ in range(2):
+        world.nack(1, "a", "b", "c")
+    assert store.memory.bytes == before, "posts are refused before they fill the memory"
+    letters = [store.take_dead_letters(), store.take_dead_letters(), store.take_dead_letters()]
+    assert [[letter.message.envelope.id for letter in some] for some in letters] == [["a", "b"], ["c"], []]
+    assert letters[0][0].by == [("edge-0/1", 1)], "a client that repeats itself fills no memory"
+    for some in letters:
+        world.core.dead_lettered(some, world.now_ms)
+    assert store.memory.messages == 0

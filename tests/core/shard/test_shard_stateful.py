@@ -285,12 +285,13 @@ class ShardMachine(RuleBasedStateMachine):
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
             memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.judge.deadlines
-            bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.hot.values())
-            assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
+            bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in (mailbox.hot | mailbox.dying).values())
+            assert memory.messages == sum(len(mailbox.hot) + len(mailbox.dying) for mailbox in mailboxes)
             tracked = sum(map(len, closer._armed.values()))
             weights = sum(mailbox.weight for mailbox in mailboxes)
             assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + tracked * ENTRY_BYTES + weights
-            assert bodies == sum(mailbox.hot_bytes for mailbox in mailboxes)
+            dying = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.dying.values())
+            assert bodies == dying + sum(mailbox.hot_bytes for mailbox in mailboxes)
             stats = self.world.core.stats(self.world.now_ms)
             cold = sum(mailbox.cold[1] - mailbox.cold[0] + 1 for mailbox in mailboxes if mailbox.cold)
             assert stats["pending"] == memory.messages + cold
