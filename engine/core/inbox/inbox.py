@@ -183,7 +183,7 @@ class Inbox:
 
     def age(self, seqs: Iterable[int], due_ms: int) -> None:
         """Remove these, which are too old, unless they are pinned. The first of the others is too old at `due_ms`; 0: there is none."""
-        self._drop(self._held & self._mask(seqs))
+        self._drop(self._held & self._mask(filter(self.holds, seqs)))  # a stream may have any number
         self.due_ms = due_ms
 
     def keep(self, message: Message) -> int:

@@ -204,4 +204,6 @@ def test_a_number_far_above_the_newest_message_takes_no_memory() -> None:
     inbox = filled(1, 2, 5)
     assert inbox.select(SEQ_MAX, 10, ALL) == [5, 2, 1]
     assert inbox.upto(SEQ_MAX) == [1, 2, 5]
+    inbox.age([2, SEQ_MAX], 0)
+    assert inbox.upto(SEQ_MAX) == [1, 5]
     assert Inbox(1).select(SEQ_MAX, 10, ALL) == Inbox(1).upto(SEQ_MAX) == []
