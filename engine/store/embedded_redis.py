@@ -418,6 +418,7 @@ class EmbeddedRedis:
             "--dir", str(self._dir),
             "--pidfile", str(self._pid_path),
             "--logfile", str(self._log_path),
+            "--loglevel", "warning",  # more would be a kilobyte each time that the file is written anew, for ever
             "--daemonize", "no",
             "--appendonly", "yes",
             "--appendfsync", self._config.redis_fsync,

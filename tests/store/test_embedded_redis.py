@@ -107,6 +107,7 @@ async def test_a_long_end_of_the_append_only_file_becomes_its_base(config: Confi
             await asyncio.sleep(0.3)
             assert await base_bytes(redis) < 40_000, "the last time has not paid off yet"
         await until(lambda: base_bytes(redis), holds=lambda size: size > 40_000)
+    assert "rewrit" not in (Path(config.data_dir) / "redis" / "redis.log").read_text(), "it would fill the disk"
     async with running(config) as redis:
         assert await command(redis, config, "STRLEN", "longer") == 40_000
 
