@@ -35,7 +35,7 @@ from engine.api.json_bodies import decode_body
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
-from engine.core.model.action import action_of
+from engine.core.model.action import action_of, parse_target
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.json_depth import within_depth
 from engine.core.model.names import is_event_type, is_id, is_user
@@ -220,7 +220,7 @@ class EventEndpoint:
         parts = ((part, made) for part in applied for made in part.outcome.notifications)
         for (part, made), result, is_fresh in zip(parts, results, fresh, strict=True):
             if is_fresh:
-                reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
+                reason = f"action: {parse_target(made.do).label}" if made.do else f"variant: {made.variant}" if made.variant else ""
                 key = _recipient_key(tenant, made.user, made.topic)
                 self._counts.triggered(OWN if part.rules.own else made.rule)
                 record(key, "triggered", made.id, kind=made.type, rule=made.rule, timer=result.scheduled_id, reason=reason)

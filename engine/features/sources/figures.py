@@ -26,6 +26,6 @@ def line(row: Mapping[str, Any]) -> StatusLine | None:
     """What waits in the source of an ingester; None while the ingester starts."""
     if not row.get("source"):
         return None
-    state = f"{row['state']}, " if row["state"] != "ok" else ""
+    state = f"{row['state']}, ".removeprefix(f"source {row['source']}: ") if row["state"] != "ok" else ""
     waiting = f"{row['waiting']} rows wait, the oldest {row['lag_ms'] / 1000:.1f} s, {row['dead_rows']} dead"
     return StatusLine(f"source {row['source']}", state + waiting)

@@ -15,6 +15,7 @@ from engine.core.model.defined_categories import TOUCH
 from engine.core.model.envelope import Merge
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
+from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.features.rules.core.rules import Rules
 from engine.publish.drafts import parse_drafts
 from engine.publish.media_types import Content
@@ -430,9 +431,12 @@ do = "ray://shop/likes.count"
         world.http("shop") as client,
     ):
         event = {"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}, "id": "e1"}
+        world.gateway.shard_client.outcomes = outcomes = OutcomeLog()
         for _ in range(2):  # its publisher got no answer
             told = (await client.post("/v1/events", json=event)).json()
             assert told["matched"] == ["cart", "act"]
+        reasons = {one.reason for one in outcomes.take(99) if isinstance(one, Outcome) and one.rule == "act"}
+        assert reasons == {"action: https://hooks.example.com"}, "users read it, and a path may be a secret"
         asked = [record.timer for record in world.scheduler.received if isinstance(record, wire.Schedule)]
         acting = [(timer.action, timer.conditions) for timer in asked if timer.action is not None]
         assert [action.target for action, _ in acting] == ["https://hooks.example.com/cart"] * 2

@@ -21,5 +21,6 @@ def test_an_ingester_has_the_numbers_of_its_source() -> None:
 def test_a_source_has_a_line_once_its_ingester_knows_its_name() -> None:
     row = {"source": "orders", "state": "ok", "waiting": 5, "lag_ms": 1500, "dead_rows": 1}
     assert line(row) == ("source orders", "5 rows wait, the oldest 1.5 s, 1 dead", False)
+    assert line({**row, "state": "source orders: away"}) == ("source orders", "away, 5 rows wait, the oldest 1.5 s, 1 dead", False)
     assert line({"source": "", "state": "ok"}) is None
     assert line({"alive": False}) is None
