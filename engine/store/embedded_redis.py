@@ -197,7 +197,7 @@ class EmbeddedRedis:
         config: its `data_dir`, `redis_fsync`, `start_timeout_s` and restart limits apply.
         servers: the programs to try, in this order; `installed_servers()` by default.
 
-    The caller holds the `DataDirLock`. Order of calls: `start()`, `supervise()` as a task, `stop()`.
+    The caller holds the `DataDirLock`. Order of calls: `start()`, `supervise()` as a task, `stop()`, also when the start has failed.
     """
 
     def __init__(self, config: Config, servers: Sequence[ServerProgram] = ()) -> None:
@@ -211,7 +211,7 @@ class EmbeddedRedis:
         self._log_path = self._dir / "redis.log"
         self._pid_path = self._dir / "redis.pid"
         self._short_dir: Path | None = None
-        self._socket = self._socket_path()
+        self._socket: Path  # from `start` on
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -263,6 +263,7 @@ class EmbeddedRedis:
             StorageUnavailable: it was not ready within `start_timeout_s`; the message has the end of its log.
         """
         await self.end_leftover()
+        self._socket = self._socket_path()
         while True:
             try:
                 return await self._launch_on_whole_data()

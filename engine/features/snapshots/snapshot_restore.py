@@ -83,17 +83,16 @@ async def _stage(config: Config, snapshot: Snapshot) -> tuple[int, str]:
     shutil.rmtree(config.data_dir, ignore_errors=True)  # of a restore that was killed
     server = EmbeddedRedis(config)
     shutil.copyfile(snapshot.path / DUMP, Path(config.data_dir) / REDIS_FOLDER / _LOG_BEFORE_7)
-    await server.start()
-    client = connect(msgspec.structs.replace(config, redis_url=server.url, redis_durability="reported"))
     try:
-        keys, epoch = await _keys_and_epoch(client)
-        if epoch is None:
-            raise SnapshotFailed(f"snapshot {snapshot.path} has no data of an engine ({keys} keys)")
-        return keys, await replace_data_epoch(client, epoch.decode(), int(time.time()))
+        await server.start()
+        async with connect(msgspec.structs.replace(config, redis_url=server.url, redis_durability="reported")) as client:
+            keys, epoch = await _keys_and_epoch(client)
+            if epoch is None:
+                raise SnapshotFailed(f"snapshot {snapshot.path} has no data of an engine ({keys} keys)")
+            return keys, await replace_data_epoch(client, epoch.decode(), int(time.time()))
     except RedisError as error:
         raise SnapshotFailed(f"the restored Redis does not answer: {error}") from error
     finally:
-        await client.aclose()
         await server.stop()
 
 

@@ -124,12 +124,12 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
         await asyncio.to_thread(shutil.copytree, folder, draft / REDIS_FOLDER, ignore=shutil.ignore_patterns(*_NOT_DATA))
         server = EmbeddedRedis(msgspec.structs.replace(config, data_dir=str(draft)))
         try:
-            await server.start()
-        except StorageUnavailable as error:
-            yield "", f"Redis refuses the files in {folder}: {error}"
-            return
-        try:
-            yield server.url, ""
+            refused = ""
+            try:
+                await server.start()
+            except StorageUnavailable as error:
+                refused = f"Redis refuses the files in {folder}: {error}"
+            yield "" if refused else server.url, refused
         finally:
             await server.stop()
     finally:

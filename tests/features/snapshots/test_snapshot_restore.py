@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,14 @@ async def test_the_replaced_data_are_kept(config: Config) -> None:
     shutil.rmtree(Path(config.data_dir) / "redis")
     restored.replaced.rename(Path(config.data_dir) / "redis")
     assert (await contents(config))[0] == 2
+
+
+async def test_a_restore_leaves_no_directory_of_sockets_behind(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary := tmp_path / "t").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    config = msgspec.structs.replace(config, data_dir=str(tmp_path / ("d" * 90)))  # too long for a socket
+    await restore_snapshot(config, await stored(config))
+    assert not list(temporary.iterdir())
 
 
 async def test_a_snapshot_is_restored_into_a_new_data_directory(config: Config, tmp_path: Path) -> None:
