@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import pytest
@@ -192,7 +192,11 @@ async def test_what_is_delayed_is_on_its_way_and_what_is_cut_comes_back(page: Pa
     await expect(page.locator(".message")).to_have_count(1)
     assert monotonic() - began_s >= 3
     await expect(on_the_way).to_have_text("0")
+    await publish(page, title="first")
+    await expect(on_the_way).to_have_text("1")
     await page.locator("#delay-ms").get_by_text("not at all").click()
+    scripted.publish("second")
+    await expect(page.locator(".message .title")).to_have_text(["second", "first", "slowly"])
     await page.get_by_text("nothing", exact=True).click()
     await expect(page.locator("#pill")).to_have_attribute("data-state", "reconnecting")
     await publish(page, title="into the void")
@@ -204,7 +208,17 @@ async def test_what_is_delayed_is_on_its_way_and_what_is_cut_comes_back(page: Pa
     await page.get_by_role("button", name="Cut the connection").click()
     await scripted.until(lambda: scripted.ended > ended)
     await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
-    await expect(page.locator(".message")).to_have_count(2)
+    await expect(page.locator(".message")).to_have_count(4)
+
+
+@pytest.mark.parametrize(("hours", "age"), [(-1, "now"), (1, "1 hr. ago")])
+async def test_a_wrong_clock_neither_delays_nor_hurries(page: Page, scripted: ScriptedEngine, hours: int, age: str) -> None:
+    await page.clock.set_system_time(time() * 1000 + hours * 3_600_000)
+    await open_demo(page, scripted.url, token())
+    await publish(page, delay="600")
+    await expect(page.locator(".result")).to_contain_text("due in 10 min.")
+    scripted.publish("one")
+    await expect(page.locator(".message time")).to_contain_text(age)
 
 
 async def test_a_channel_put_into_the_digest_keeps_its_times(page: Page, scripted: ScriptedEngine) -> None:

@@ -158,3 +158,4 @@ async def test_the_demo_page_answers_and_shows_the_outcome_in_place(page: Page, 
     scripted.publish("Deploy?", replaces="m1", answer={**OUTCOME, "label": "Approve", "by": None})
     await expect(page.locator("#messages li")).to_have_count(1)
     await expect(page.locator("#messages")).to_contain_text("Approve (the default)")
+    await expect(page.locator("#deliveries")).to_be_focused()

@@ -21,6 +21,7 @@ export class BadNetwork {
   #gone = false;
   /** Of what goes and what comes. */ delayMs = 0;
   /** @type {Set<() => void>} ends what is open */ #open = new Set();
+  /** @type {(() => void)[]} */ #waiting = [];
   #fetch = globalThis.fetch.bind(globalThis);
 
   constructor() {
@@ -106,10 +107,11 @@ export class BadNetwork {
     };
   }
 
-  /** @param {() => void} run */
+  /** In order, also where the delay has become less meanwhile: each timer runs the oldest. @param {() => void} run */
   #later(run) {
-    if (this.delayMs) setTimeout(run, this.delayMs);
-    else run();
+    if (!this.delayMs && !this.#waiting.length) return run();
+    this.#waiting.push(run);
+    setTimeout(() => this.#waiting.shift()?.(), this.delayMs);
   }
 
   /** @param {string} path @param {RequestInfo | URL} input @param {RequestInit} init */

@@ -8,8 +8,8 @@
 import { contentOf } from "./client/elements/content.js";
 import { outcomeOf, questionOf } from "./client/elements/question.js";
 import { dress } from "./client/elements/style.js";
-import { textOf, wording, wordsFor } from "./client/elements/wording.js";
-import { byId, fromNow, icon, make } from "./dom.js";
+import { fromNow, textOf, wording, wordsFor } from "./client/elements/wording.js";
+import { byId, icon, make } from "./dom.js";
 
 const KEPT = 50;
 const RAW_CHARS = 280; // of data without a title
@@ -60,7 +60,9 @@ export class Deliveries extends EventTarget {
     delivery.element = this.#draw(delivery);
     delivery.element.classList.add("fresh");
     if (replaced?.settled === "no" || (replaced && message.answer)) {
+      const hadFocus = replaced.element.contains(document.activeElement);
       replaced.element.replaceWith(delivery.element);
+      if (hadFocus) byId("deliveries").focus();
       this.#known.delete(replaced.message.id);
       if (replaced.settled === "no") this.#acknowledge([replaced.message]);
     } else this.#list.prepend(delivery.element);
@@ -122,7 +124,7 @@ export class Deliveries extends EventTarget {
     const words = described(message);
     const actor = nameOf(message.actor);
     const at = new Date(message.due ?? message.ts);
-    const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now()));
+    const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now(), "en"));
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
     return make(
@@ -164,7 +166,7 @@ export class Deliveries extends EventTarget {
 
   #tellTime() {
     for (const { message, element } of this.#known.values()) {
-      element.querySelector("time").textContent = fromNow((message.due ?? message.ts) - Date.now());
+      element.querySelector("time").textContent = fromNow((message.due ?? message.ts) - Date.now(), "en");
     }
   }
 

@@ -67,9 +67,11 @@ export class PublishForm {
     }
     const began = performance.now();
     try {
-      const [result] = await this.api.publish(this.#read());
+      const asked = this.#read();
+      const [result] = await this.api.publish(asked);
       const tookMs = Math.round(performance.now() - began);
-      if (result.scheduled_id) this.#showScheduled(result);
+      // The page's clock may be wrong: it counts only where something else than the form chose the time.
+      if (result.scheduled_id) this.#showScheduled(result, asked.delay ? asked.delay * 1000 : result.scheduled_at - Date.now());
       else {
         const facts = [result.seq && `number ${result.seq}`, result.reason, `answered in ${tookMs} ms`];
         this.#result(result.status, facts.filter(Boolean).join(", "));
@@ -79,11 +81,11 @@ export class PublishForm {
     }
   }
 
-  /** @param {any} result */
-  #showScheduled({ status, scheduled_id, scheduled_at }) {
+  /** @param {any} result @param {number} leftMs */
+  #showScheduled({ status, scheduled_id }, leftMs) {
     const cancel = make("button", { type: "button", className: "quiet" }, "Cancel");
     const show = this.#result(status, "", false, cancel);
-    const timer = { dueMs: Date.parse(scheduled_at) || Number(scheduled_at), show };
+    const timer = { dueMs: performance.now() + leftMs, show };
     this.#scheduled.push(timer);
     this.#countDown();
     cancel.addEventListener("click", async () => {
@@ -100,10 +102,10 @@ export class PublishForm {
 
   #countDown() {
     for (const { dueMs, show } of this.#scheduled) {
-      const left = dueMs - Date.now();
+      const left = dueMs - performance.now();
       show(left > 0 ? `due ${fromNow(Math.max(left, 1000))}` : "due now, delivered", left <= 0);
     }
-    this.#scheduled = this.#scheduled.filter(({ dueMs }) => dueMs > Date.now());
+    this.#scheduled = this.#scheduled.filter(({ dueMs }) => dueMs > performance.now());
   }
 
   /** @param {any} error */
