@@ -97,11 +97,11 @@ class KafkaTopics:
 
     async def _bury(self, producer: Any, row: SourceRow, reason: str) -> None:
         place, offset = row.key
-        letter = {"key": self._held[place][offset].key, "headers": [(_ID, row.id.encode()), (_REASON, reason.encode())]}
+        headers = [(_ID, row.id.encode()), (_REASON, reason.encode())]
         try:
-            await producer.send_and_wait(f"{place.topic}.dead", row.body, **letter)
-        except MessageSizeTooLargeError:  # without its body, or it would hold up those behind it for ever
-            await producer.send_and_wait(f"{place.topic}.dead", b"", **letter)
+            await producer.send_and_wait(f"{place.topic}.dead", row.body, key=self._held[place][offset].key, headers=headers)
+        except MessageSizeTooLargeError:  # without body and key, or it would hold up those behind it for ever
+            await producer.send_and_wait(f"{place.topic}.dead", b"", headers=headers)
 
     async def wait(self) -> None:
         """`read` has waited."""

@@ -83,7 +83,8 @@ class PostgresqlOutbox:
         self._delete = sql.SQL("DELETE FROM {table} WHERE seq = ANY(%s)").format(**names)
         self._bury = sql.SQL(
             "WITH gone AS (DELETE FROM {table} WHERE seq = %s RETURNING seq, id, body) "
-            "INSERT INTO {dead} (seq, id, body, reason) SELECT seq, id, body, %s FROM gone"
+            # An outbox that was emptied with RESTART IDENTITY counts anew.
+            "INSERT INTO {dead} (seq, id, body, reason) SELECT greatest(seq, (SELECT max(seq) + 1 FROM {dead})), id, body, %s FROM gone"
         ).format(**names)
         self._lag = sql.SQL(
             "SELECT (SELECT count(*) FROM {table}), "

@@ -198,6 +198,15 @@ async def test_bad_rows_are_set_aside_with_the_reason_and_come_back(url: str, ou
     assert (await reader.lag())[::2] == (2, 0)
 
 
+async def test_bad_rows_of_a_table_that_counts_anew_are_set_aside(outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
+    with psycopg.connect(outbox.connection, autocommit=True) as connection:
+        for reason in ("first", "second"):
+            connection.execute("TRUNCATE notification_outbox RESTART IDENTITY")
+            insert(connection, note(1), note(2))
+            await reader.settle([], [(row, reason) for row in await reader.read(9)])
+    assert [row.reason for row in await reader.dead_rows(9)] == ["first", "first", "second", "second"]
+
+
 async def test_rows_wait_in_the_source_while_no_edge_answers(outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
     with psycopg.connect(outbox.connection) as connection:
         insert(connection, note(1))
