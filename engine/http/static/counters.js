@@ -20,7 +20,6 @@ export class Counters {
   /** @type {Record<string, number[]>} */ #series = { connections: [], published: [], acknowledged: [], p95: [] };
   /** @type {any} */ #before = null;
   #beforeMs = 0;
-  #stopped = false;
 
   /** @param {import("./api.js").Api} api */
   constructor(api) {
@@ -28,12 +27,8 @@ export class Counters {
     this.#run();
   }
 
-  stop() {
-    this.#stopped = true;
-  }
-
   async #run() {
-    while (!this.#stopped) {
+    for (;;) {
       if (document.visibilityState === "visible" && !(await this.#look())) return;
       await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
     }
@@ -50,7 +45,7 @@ export class Counters {
         note.textContent = NEEDED;
         return false;
       }
-      if (!this.#stopped) this.#show(totals);
+      this.#show(totals);
       note.hidden = true;
     } catch (error) {
       note.hidden = false;
