@@ -103,8 +103,10 @@ def _told(one: Damage) -> dict[str, str]:
 async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
     """The URL of a Redis with the data, and why there is none. Raises EngineError."""
     state = running_state(config.data_dir)
-    if config.redis_url or state is not None:
-        yield config.redis_url or (state.redis_url if state is not None else ""), ""
+    if url := config.redis_url or (state.redis_url if state is not None else ""):
+        if "***" in url:  # `engine.store.redis_client.display_url`
+            raise ConfigError(f"redis_url: the engine uses {url}, and does not tell the password; give it with --redis")
+        yield url, ""
         return
     from engine.features.snapshots.snapshots import ROOM_BYTES
     from engine.store.embedded_redis import REDIS_FOLDER, RESTORED_FOLDER, DataDirLock, EmbeddedRedis

@@ -7,10 +7,12 @@ import json
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from engine.__main__ import app
+from engine.cli.state_file import EngineState, write_state
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.errors import ConfigError
@@ -103,7 +105,12 @@ def test_the_data_of_a_restore_that_is_decided_are_those_that_are_checked(tmp_pa
     assert (tmp_path / "redis.restored").is_dir()
 
 
-def test_a_directory_without_data_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("url", "told"), [("", "has no data of an engine"), ("redis://:***@127.0.0.1:1", "give it with --redis")])
+def test_data_that_are_not_to_be_had_are_an_error(tmp_path: Path, url: str, told: str) -> None:
+    if url:  # an engine runs here, whose password stands nowhere
+        own = psutil.Process()
+        facts = {"version": "", "ray_address": "", "ray_logs": "", "namespace": "", "redis_url": url}
+        write_state(tmp_path, EngineState(url="", pid=own.pid, pid_started_s=own.create_time(), **facts))
     error = CliRunner().invoke(app, ["verify", "--data-dir", str(tmp_path)]).exception
     assert isinstance(error, ConfigError)
-    assert "has no data of an engine" in str(error)
+    assert told in str(error)
