@@ -13,7 +13,7 @@ from typing import Any
 from redis.asyncio import SSLConnection
 from redis.asyncio.connection import RedisSSLContext
 
-_shared: dict[tuple[Any, ...], RedisSSLContext] = {}
+_shared: dict[tuple[Any, ...], tuple[list[int], RedisSSLContext]] = {}  # by options: of which state of the files
 
 
 class SharedContext(SSLConnection):
@@ -26,9 +26,11 @@ class SharedContext(SSLConnection):
 
 def shared(context: RedisSSLContext) -> RedisSSLContext:
     """The one that this process has for these options and the present files, or this one."""
-    options = [(name, repr(getattr(context, name))) for name in RedisSSLContext.__slots__ if name != "context"]
+    options = tuple(repr(getattr(context, name)) for name in RedisSSLContext.__slots__ if name != "context")
     files = [_changed_ns(path) for path in (context.keyfile, context.certfile, context.ca_certs, context.ca_path) if path]
-    return _shared.setdefault((*options, *files), context)
+    if _shared.get(options, (None,))[0] != files:
+        _shared[options] = files, context
+    return _shared[options][1]
 
 
 def _changed_ns(path: str) -> int:

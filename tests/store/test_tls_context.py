@@ -11,6 +11,7 @@ from redis.asyncio.connection import RedisSSLContext
 
 from engine.config import Config
 from engine.store.redis_client import connect
+from engine.store.tls_context import _shared
 
 
 def context_of(url: str) -> RedisSSLContext:
@@ -32,5 +33,7 @@ def test_a_changed_certificate_makes_a_new_context(tmp_path: Path) -> None:
     url = f"rediss://host:6379/0?ssl_ca_certs={authority}"
     before = context_of(url)
     assert context_of(url) is before
+    kept = len(_shared)
     os.utime(authority, ns=(1, 1))
     assert context_of(url) is not before
+    assert len(_shared) == kept, "each holds the authorities of the operating system"
