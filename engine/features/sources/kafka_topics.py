@@ -8,9 +8,10 @@ States of a record
     dead      in the topic `<topic>.dead` with the reason, written before the offset is committed; without its body where that is too large
 
 Crash points. The reader dies: the next one begins at the committed offsets. What the engine had accepted beyond them is a duplicate, since
-an id is made of topic, partition and offset. A dead record beyond them may be in the dead topic twice, under one id. A broker dies: as the
-topics' replication makes it. Two readers run at once: the group gives each partition to one. A commit after the group took the partition
-away fails, and the reader begins anew. Records of transactions that were rolled back are never read.
+an id is made of topic, partition, offset and time: a topic that is made anew counts anew. A dead record beyond them may be in the dead
+topic twice, under one id. A broker dies: as the topics' replication makes it. Two readers run at once: the group gives each partition to
+one. A commit after the group took the partition away fails, and the reader begins anew. Records of transactions that were rolled back are
+never read.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class KafkaTopics:
                 found = await self._consumer.getmany(*others, timeout_ms=wait_ms, max_records=left)
                 self._held |= {place: {record.offset: record for record in records} for place, records in found.items() if records}
         return [
-            SourceRow((place, offset), f"{place.topic}:{place.partition}:{offset}", record.value or b"")
+            SourceRow((place, offset), f"{place.topic}:{place.partition}:{offset}:{record.timestamp}", record.value or b"")
             for place, records in self._held.items()
             for offset, record in records.items()
             if record is not None

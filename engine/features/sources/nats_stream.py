@@ -7,9 +7,9 @@ States of a message, for the consumer
     dead      acknowledged, and in the stream `<stream>_DEAD` with the reason; without its body where that is too large
 
 Crash points. The reader dies while it holds messages: the server delivers them again after `_ACK_WAIT_S`, to the next reader; newer ones
-may come first. What the engine had accepted is a duplicate then, since an id is made of the message's number in its stream. A message is
-published to the dead ones before it is acknowledged; the server drops a repeat by its `Nats-Msg-Id`. The server restarts: messages and the
-consumer are as durable as the stream's storage. Two readers run at once: the server gives each other messages.
+may come first. What the engine had accepted is a duplicate then, since an id is made of the message's number and time in its stream. A
+message is published to the dead ones before it is acknowledged; the server drops a repeat by its `Nats-Msg-Id`. The server restarts:
+messages and the consumer are as durable as the stream's storage. Two readers run at once: the server gives each other messages.
 """
 
 from __future__ import annotations
@@ -76,7 +76,12 @@ class NatsStream:
                 except TimeoutError:  # the client raises one of its own, or asyncio's where its time ends between two requests
                     found = []
                 self._held |= {message.metadata.sequence.stream: message for message in found}
-        return [SourceRow(seq, f"{self._source.stream}:{seq}", message.data) for seq, message in list(self._held.items())[:limit]]
+        return [SourceRow(seq, self._id(message), message.data) for seq, message in list(self._held.items())[:limit]]
+
+    def _id(self, message: Msg) -> str:
+        """With the time: a stream that is made anew counts anew."""
+        found = message.metadata
+        return f"{self._source.stream}:{found.sequence.stream}:{int(found.timestamp.timestamp() * 1000)}"
 
     async def settle(self, accepted: Sequence[SourceRow], dead: Sequence[tuple[SourceRow, str]]) -> None:
         """Publish dead messages to their stream, and acknowledge all of these. The others stay held."""

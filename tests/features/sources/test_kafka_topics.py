@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from engine.errors import StorageUnavailable
@@ -23,7 +24,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServer]:
-    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad", "large", "many", "behind")
+    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad", "large", "many", "anew", "behind")
     made.start()
     yield made
     made.kill()
@@ -129,6 +130,21 @@ async def test_a_dead_record_too_large_for_its_topic_has_no_body(server: SourceS
     assert (await reader.lag())[::2] == (0, 2)
     assert [(dead.reason, dead.body) for dead in await reader.dead_rows(2)] == [(reason, "")] * 2
     await reader.close()
+
+
+async def test_a_topic_made_anew_has_other_ids(server: SourceServer, producer: AIOKafkaProducer) -> None:
+    """The engine would take its records for those of before."""
+    admin, ids = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{server.port}"), list[str]()
+    await admin.start()
+    for group in "ab":
+        reader = KafkaTopics(source_of(table(kind="kafka", connection=f"kafka://127.0.0.1:{server.port}", topics=["anew"], group=group)))
+        await producer.send_and_wait("anew", b"1", partition=0)
+        ids += [row.id for row in await until(lambda reader=reader: reader.read(1))]  # type: ignore[misc]
+        await reader.close()
+        await admin.delete_topics(["anew"])
+        await admin.create_topics([NewTopic("anew", 1, 1)])
+    await admin.close()
+    assert len(set(ids)) == 2
 
 
 async def test_many_bad_records_are_set_aside_at_a_distant_broker(
