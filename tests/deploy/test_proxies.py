@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.edge_world import DEADLINE_S, edge_world, frame_of
-from tests.support.front_proxies import PROXIES, front_proxy, installed
+from tests.support.front_proxies import FOLDER, PROXIES, front_proxy, installed
 from tests.support.missing_programs import untried
 
 
@@ -24,3 +24,8 @@ async def test_requests_websockets_and_streams_pass_a_proxy(name: str, tmp_path:
             async for line in stream.aiter_lines():
                 if line == f"id: e7-{seq}":
                     break
+
+
+def test_haproxy_keeps_edges_whose_storage_is_away() -> None:
+    """They answer 503 with `Retry-After`; without any server HAProxy's own 503 says nothing."""
+    assert "option httpchk GET /healthz " in (FOLDER / "haproxy.cfg").read_text()
