@@ -9,6 +9,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.errors import StorageUnavailable
 
 EdgeAnswer = tuple[int, dict[str, str], bytes]
 """Status, headers with names in lower case, body."""
@@ -63,7 +64,8 @@ class Work(Protocol):
         """Work; never returns. An exception ends the process."""
 
     async def answer(self, *question: Any) -> Any:
-        """Answer an edge. Raises StorageUnavailable."""
+        """Answer an edge. Raises StorageUnavailable; so does work that edges ask nothing."""
+        raise StorageUnavailable("it answers no questions")
 
     async def drain(self) -> None:
-        """Finish what can be finished now."""
+        """Finish what can be finished now; nothing where the work keeps nothing."""

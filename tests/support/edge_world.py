@@ -742,11 +742,11 @@ class FakeQuestions(QuestionStore):
         self.asked[key, id] = Asked(asked.stored, asked.answer or answer)
         return asked.answer or answer
 
-    async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
-        return [self.asked.get(name) for name in names]
+    async def read(self, key: str, id: str) -> Asked | None:
+        return self.asked.get((key, id))
 
     async def are_open(self, names: Sequence[tuple[str, str]]) -> list[bool]:
-        return [asked is not None and asked.answer is None for asked in await self.read_many(names)]
+        return [asked is not None and asked.answer is None for asked in map(self.asked.get, names)]
 
     async def all_of(self, key: str) -> dict[str, Asked | None]:
         return {id: asked for (user, id), asked in self.asked.items() if user == key}

@@ -37,7 +37,7 @@ from typing import Any, Final, TypeVar
 from engine.api.actor_feature import ActorPorts
 from engine.config import Config
 from engine.errors import StorageUnavailable
-from engine.features.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.history.history_database import HistoryDatabase
 from engine.features.history.outcome_reader import OutcomeReader, StreamLag
 from engine.features.history.outcome_rows import OutcomeRow, erasures_of, rows_of
 from engine.store.outcome_stream import OutcomeBatch
@@ -118,7 +118,7 @@ class Archivist:
             raise StorageUnavailable(f"the database of the history: {self._questions} questions wait")
         self._questions += 1
         try:
-            return await self._in(self._reading, partial(self._database.query, HistoryQuery(wanted), limit))
+            return await self._in(self._reading, partial(self._database.query, wanted, limit))
         finally:
             self._questions -= 1
 

@@ -18,7 +18,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -53,10 +53,6 @@ _ERASED_MS: Final = 86_400_000
 
 _AHEAD_MS: Final = 500
 """The clock of an edge may be so far ahead of the shard's that erases a user: rows of before carry a later time."""
-
-
-class HistoryQuery(dict[str, Any]):
-    """Conditions: `tenant`, `user`, `message`, `since_ms`, `until_ms`, `before` (a row id); those that are absent do not limit."""
 
 
 class HistoryDatabase:
@@ -170,8 +166,11 @@ class HistoryDatabase:
             connection.execute(delete(erasures).where(erasures.c.at_ms < now_ms - _ERASED_MS))
             return _delete_some(connection, select(history.c.id).where(history.c.id < first_id(before_ms)).order_by(history.c.id))
 
-    def query(self, wanted: HistoryQuery, limit: int) -> list[OutcomeRow]:
-        """Rows that meet all conditions, newest first; by column, without those that are null."""
+    def query(self, wanted: Mapping[str, Any], limit: int) -> list[OutcomeRow]:
+        """Rows that meet all conditions, newest first; by column, without those that are null.
+
+        Conditions are `tenant`, `user`, `message`, `since_ms`, `until_ms` and `before` (a row id).
+        """
         columns = history.c
         found = select(history).order_by(columns.id.desc()).limit(limit)
         for name, column in (("tenant", columns.tenant), ("user", columns.user_id), ("message", columns.message)):

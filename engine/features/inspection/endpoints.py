@@ -6,12 +6,14 @@ asks the shards.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts, SlowClients
@@ -84,30 +86,17 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
 def table(access: Access, inspection: Inspection) -> EndpointTable:
     """The endpoints."""
 
-    async def load(request: Request) -> Response:
-        """`GET /v1/load`: of the last hour."""
-        access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await inspection.load())
+    def listing(path: str, find: Callable[[], Awaitable[dict[str, Any]]]) -> Route:
+        async def answer(request: Request) -> Response:
+            access.authenticate(request, tokens.OPERATOR)
+            return json_answer(await find())
 
-    async def tenants(request: Request) -> Response:
-        """`GET /v1/tenants`."""
-        access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await inspection.tenants())
-
-    async def quarantine(request: Request) -> Response:
-        """`GET /v1/quarantine`."""
-        access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await inspection.quarantine())
-
-    async def slow_clients(request: Request) -> Response:
-        """`GET /v1/slow-clients`."""
-        access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await inspection.slow_clients())
+        return route(path, GET=answer)
 
     routes = [
-        route("/v1/load", GET=load),
-        route("/v1/tenants", GET=tenants),
-        route("/v1/quarantine", GET=quarantine),
-        route("/v1/slow-clients", GET=slow_clients),
+        listing("/v1/load", inspection.load),
+        listing("/v1/tenants", inspection.tenants),
+        listing("/v1/quarantine", inspection.quarantine),
+        listing("/v1/slow-clients", inspection.slow_clients),
     ]
     return EndpointTable(routes, description)

@@ -181,12 +181,8 @@ class QuestionStore:
 
     async def read(self, key: str, id: str) -> Asked | None:
         """The question with this id of this user. Raises StorageUnavailable."""
-        return (await self.read_many([(key, id)]))[0]
-
-    async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
-        """The questions of these users with these ids. Raises StorageUnavailable."""
-        found = await self._of_both(names, lambda pipeline, key, id: pipeline.hget(key, id))
-        return [None if question is None else _asked(question, answer) for question, answer in found]
+        ((question, answer),) = await self._of_both([(key, id)], lambda pipeline, key, id: pipeline.hget(key, id))
+        return None if question is None else _asked(question, answer)
 
     async def are_open(self, names: Sequence[tuple[str, str]]) -> list[bool]:
         """Whether each of these questions is there, and has no answer. It reads none of them. Raises StorageUnavailable."""

@@ -36,7 +36,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
-from engine.api.actor_feature import ActorPorts, EdgePublisher
+from engine.api.actor_feature import ActorPorts, EdgePublisher, Work
 from engine.config import Config
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable, Unavailable
@@ -88,7 +88,7 @@ class Apis(Protocol):
     def node_names(self) -> dict[str, str]: ...
 
 
-class Watcher:
+class Watcher(Work):
     """The work of the watcher's process.
 
     Args:
@@ -123,13 +123,6 @@ class Watcher:
             "running_jobs": self._running,
             "waiting": int(any(self._faults.values())),
         }
-
-    async def answer(self, *question: Any) -> Any:
-        """Edges ask it nothing."""
-        raise StorageUnavailable("the watcher answers no questions")
-
-    async def drain(self) -> None:
-        """Nothing is kept here."""
 
     async def run(self, ports: ActorPorts) -> None:
         """Watch until cancelled."""

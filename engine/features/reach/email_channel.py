@@ -7,20 +7,14 @@ that is for the operator to mend. No reason names the address: reasons are logge
 from __future__ import annotations
 
 from email.message import Message
-from typing import Protocol
 
 from engine.config import CATCH_MAILS, Config
 from engine.core.model.routing import mailbox_key
 from engine.errors import ActionFailed, StorageUnavailable
 from engine.features.actions.store import QueuedAction
+from engine.features.reach.caught_mails import CaughtMails
 from engine.features.reach.mail_connections import MailConnections
 from engine.features.reach.mails import mail_of
-
-
-class MailCatcher(Protocol):
-    """See `engine.features.reach.caught_mails`. Raises StorageUnavailable."""
-
-    async def keep(self, mail: Message, address: str, key: str) -> None: ...
 
 
 class EmailChannel:
@@ -31,7 +25,7 @@ class EmailChannel:
         catcher: takes them where `smtp_url` says so.
     """
 
-    def __init__(self, config: Config, catcher: MailCatcher) -> None:
+    def __init__(self, config: Config, catcher: CaughtMails) -> None:
         self._config = config
         self._catcher = catcher
         self._connections = MailConnections(config) if config.smtp_url and config.smtp_url != CATCH_MAILS else None

@@ -33,7 +33,7 @@ from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_
 from engine.features.reach.deliveries import AppendActions, StepDeliveries
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.keys import PUSH_KEY_KEY
-from engine.features.reach.own_browsers import OwnBrowsers, browser_routes
+from engine.features.reach.own_browsers import browser_routes
 from engine.features.reach.own_channels import PATH, OwnChannels
 from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, StoredSecret, check_push
 from engine.features.reach.store import AddressStore
@@ -130,7 +130,7 @@ def table(access: Access, addresses: AddressStore, own: OwnChannels, push_secret
         route("/v1/users/{user:segment}/channels", GET=read, PUT=write),
         route("/v1/channels", GET=read_own),
         route("/v1/channels/email", PUT=ask_email, DELETE=remove_email),
-        *browser_routes(access, OwnBrowsers(access.config, addresses, push_secret)),
+        *browser_routes(access, addresses, push_secret, bearer),
         route(PATH, GET=show_link, POST=confirm),
         _caught_route(access, caught),
     ]

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from engine.api.actor_feature import ActorPorts, EdgePublisher
+from engine.api.actor_feature import ActorPorts, EdgePublisher, Work
 from engine.errors import StorageUnavailable, Unavailable
 from engine.features.sources.core import PATHS, Fates, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.readers import SourceLag, SourceReader, reader_of
@@ -38,7 +38,7 @@ _WATCH_S: Final = 5.0
 """Between two counts of what waits: a count reads the whole table."""
 
 
-class Ingester:
+class Ingester(Work):
     """The work of the ingester's process.
 
     Args:
@@ -67,13 +67,6 @@ class Ingester:
             "lag_ms": max(self._now_ms() - self._lag.oldest_ms, 0) if self._lag.oldest_ms else 0,
             "dead_rows": self._lag.dead,
         }
-
-    async def answer(self, *question: Any) -> Any:
-        """Edges ask it nothing."""
-        raise StorageUnavailable("the ingester answers no questions")
-
-    async def drain(self) -> None:
-        """Nothing is kept here: what is not settled is in its source."""
 
     async def run(self, ports: ActorPorts) -> None:
         """Ingest until cancelled."""

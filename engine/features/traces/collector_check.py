@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,12 +25,15 @@ def reach(config: Config) -> str:
     """Whether the collector takes an export without spans; "" where none is named. Raises Unavailable: it does not."""
     if not config.trace_url:
         return ""
+    from opentelemetry.util.re import parse_env_headers
+
     from engine.features.traces.otlp import collector_url
 
     url = collector_url(config)
     host = urlsplit(url).netloc
+    headers = parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True)  # a token of the collector
     try:
-        answer = httpx.post(url, content=b"", headers={"Content-Type": "application/x-protobuf"}, timeout=_ANSWER_S)
+        answer = httpx.post(url, content=b"", headers={**headers, "Content-Type": "application/x-protobuf"}, timeout=_ANSWER_S)
     except (httpx.HTTPError, UnicodeError) as error:  # the latter of a host that no resolver takes
         raise Unavailable(f"trace_url: {host}: {str(error) or type(error).__name__}") from error
     if not answer.is_success:

@@ -60,11 +60,7 @@ class SpanSink(Protocol):
 
 
 class Spans:
-    """Makes the spans of one process.
-
-    Args:
-        now_ns: ns since the epoch.
-    """
+    """Makes the spans of one process."""
 
     def __init__(self, config: Config, sink: SpanSink) -> None:
         self.sink = sink

@@ -22,7 +22,7 @@ from engine.config import Config
 from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, SentOutcome, encode_outcomes
 from engine.errors import StorageUnavailable
 from engine.features.event_groups.store import EventStreams, GroupEvent, OutcomeEvent
-from engine.features.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.history.history_database import HistoryDatabase
 from engine.features.history.outcome_reader import GROUP, OutcomeReader
 from engine.store.keys import OUTCOME_STREAM_KEY
 from engine.store.outcome_stream import OutcomeWriter
@@ -67,7 +67,7 @@ def counts(config: Config) -> Counter[str]:
     """How often each outcome is a row: `accepted m1` and so on."""
     database = database_of(config)
     try:
-        rows = database.query(HistoryQuery(), 100_000)
+        rows = database.query({}, 100_000)
     except StorageUnavailable:
         return Counter()
     finally:

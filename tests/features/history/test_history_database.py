@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, event, inspect, text
 from engine.core.wire.outcomes import AcceptedOutcome, SentOutcome
 from engine.errors import ConfigError, StorageUnavailable
 from engine.features.history import history_database
-from engine.features.history.history_database import HistoryDatabase, HistoryQuery, database_url
+from engine.features.history.history_database import HistoryDatabase, database_url
 from engine.features.history.outcome_rows import OutcomeRow, rows_of
 from engine.features.history.tables import metadata
 from tests.support.history_databases import emptied
@@ -34,7 +34,7 @@ def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: 
 
 
 def stored(database: HistoryDatabase, **wanted: object) -> list[OutcomeRow]:
-    return database.query(HistoryQuery(wanted), 1000)
+    return database.query(wanted, 1000)
 
 
 def test_the_steps_make_the_schema_that_the_engine_uses(database: HistoryDatabase, url: str, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_query_finds_by_user_message_and_time_page_by_page(database: HistoryDa
     assert len(stored(database, tenant="t", message="m3")) == 4
     assert {row["at_ms"] for row in stored(database, since_ms=1005, until_ms=1008)} == {1005, 1006, 1007}
     seen, before = list[OutcomeRow](), {}
-    while page := database.query(HistoryQuery(tenant="t", user="alice", **before), 7):
+    while page := database.query({"tenant": "t", "user": "alice", **before}, 7):
         seen += page
         before = {"before": page[-1]["id"]}
     assert seen == stored(database, tenant="t", user="alice")

@@ -26,9 +26,11 @@ async def found(url: str) -> tuple[str, str, str]:
     return finding.level, finding.found, finding.advice
 
 
-async def test_a_collector_that_takes_no_spans_is_a_warning(collector: OtlpReceiver) -> None:
+async def test_a_collector_that_takes_no_spans_is_a_warning(collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20x")
     host = collector.url.removeprefix("http://")
     assert await found(collector.url) == ("ok", f"{host} takes spans", "")
+    assert {name.lower(): value for name, value in collector.requests[-1][1].items()}["authorization"] == "Bearer x"
     collector.status = 503
     try:
         assert await found(collector.url) == ("warning", f"trace_url: {host} answers 503", "spans are dropped")
