@@ -137,6 +137,16 @@ async def test_nothing_is_acknowledged_before_the_user_says_so_when_so_chosen(pa
     await expect(page.locator("#fact-cursor")).to_have_text("7-2")
 
 
+async def test_everything_that_waits_is_acknowledged_at_once(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    await page.get_by_text("when I say so").click()
+    for at in range(51):  # one more than are shown otherwise
+        scripted.publish(f"{at}")
+    await expect(page.locator(".message")).to_have_count(51)
+    await page.get_by_role("button", name="Acknowledge all").click()
+    await scripted.until(lambda: not scripted.pending)
+
+
 async def test_a_summary_takes_the_place_of_the_pending_message_it_replaces(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
     await page.get_by_text("when I say so").click()
@@ -264,6 +274,7 @@ async def test_the_command_shown_is_safe_to_paste(page: Page, scripted: Scripted
 
 async def test_every_control_has_a_name(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
+    await expect(page.locator("#push-note")).to_contain_text("does not permit")
     nameless = await page.evaluate(
         """[...document.querySelectorAll("button, input, select, textarea, a")].filter((one) =>
           !(one.labels?.length || one.ariaLabel || one.textContent.trim())).map((one) => one.outerHTML)"""
@@ -323,40 +334,6 @@ async def test_with_many_messages_nothing_follows_the_footer(page: Page, scripte
     assert blank < 60
 
 
-def dead(number: int) -> dict[str, Any]:
-    about = {"at": 1_700_000_000_000, "user": "ann", "type": "post.liked", "priority": "normal", "attempts": 0}
-    return {"letter": f"{number}-0", "id": f"d{number}", "seq": number, "reason": f"<b>broken</b> {number}", **about}
-
-
-async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scripted: ScriptedEngine) -> None:
-    scripted.letters = [dead(3), dead(2), dead(1)]
-    await open_demo(page, scripted.url, token(scope="connect publish operator"))
-    card, lines = page.locator("#dead-letters"), page.locator(".dead")
-    await expect(lines).to_have_count(2)
-    await expect(card.get_by_role("link")).to_have_text("All 3 on the admin page")
-    await expect(card.get_by_role("link")).to_have_attribute("href", "/admin#dead-letters")
-    await expect(lines.first).to_contain_text("<b>broken</b> 3")
-    await lines.first.get_by_text("Message").click()
-    await expect(lines.first.locator("pre")).to_contain_text("<b>bold</b>")
-    await lines.nth(1).get_by_role("button", name="Redrive").click()
-    await expect(card).to_contain_text("Published again: accepted.")
-    await expect(page.locator(".message .title")).to_contain_text("redriven d2")
-    await expect(card.get_by_role("link")).to_have_count(0)
-    scripted.letters.remove(dead(1))  # somebody else was faster
-    await lines.nth(1).get_by_role("button", name="Drop").click()
-    await expect(card).to_contain_text("Somebody else has handled it.")
-    await lines.first.get_by_role("button", name="Drop").click()
-    await expect(card).to_contain_text("Dropped.")
-    await expect(lines).to_have_count(0)
-    assert scripted.letters == []
-
-
-async def test_an_admin_finds_further_dead_letters_in_a_terminal(page: Page, scripted: ScriptedEngine) -> None:
-    scripted.letters = [dead(3), dead(2), dead(1)]
-    await open_demo(page, scripted.url, token(scope="connect publish admin"))
-    await expect(page.locator("#dead-others")).to_have_text("All 3: engine dead-letters list")
-
-
 async def test_an_arriving_notification_is_on_the_first_screen_of_a_phone(page: Page, scripted: ScriptedEngine) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     await open_demo(page, scripted.url, token())
@@ -367,21 +344,14 @@ async def test_an_arriving_notification_is_on_the_first_screen_of_a_phone(page: 
     await keep(page, "phone-first-screen")
 
 
-async def test_who_may_not_handle_dead_letters_does_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
-    await open_demo(page, scripted.url, token(scope="connect publish"))
-    await expect(page.locator("#dead-letters")).to_be_hidden()
-
-
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
 async def test_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine, size: Any) -> None:
     await page.set_viewport_size(size)
     await page.goto(scripted.url)
     await expect(page.locator("#sign-in")).to_be_visible()
-    scripted.letters = [dead(1)]
     assert await violations(page) == []
     await open_demo(page, scripted.url, token())
     await page.get_by_text("when I say so").click()
-    await expect(page.locator(".dead")).to_have_count(1)
     scripted.publish("a message", priority="high", attempt=2, actor="ada")
     await publish(page, delay="50")
     await expect(page.locator(".message")).to_have_count(1)

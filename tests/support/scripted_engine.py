@@ -73,7 +73,6 @@ class ScriptedEngine:
         self.keeps_inbox = False
         self.inbox: list[dict[str, Any]] = []  # newest first, with their marks
         self.revision = 0  # of the inbox
-        self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         self.choices: dict[str, str] = {}  # of categories
         self.mail_digest: dict[str, Any] | None = None
         self.patches: list[dict[str, Any]] = []  # of preferences
@@ -419,24 +418,6 @@ class ScriptedEngine:
         }  # fmt: skip
         return JSONResponse({"version": "0.1.0", "totals": totals}, self.status_code)
 
-    async def dead_letters(self, request: Request) -> Response:
-        limit = int(request.query_params.get("limit", "100"))
-        return JSONResponse({"tenant": "default", "total": len(self.letters), "dead_letters": self.letters[:limit]})
-
-    async def dead_letter(self, request: Request) -> Response:
-        (found,) = (letter for letter in self.letters if letter["letter"] == request.path_params["letter"])
-        return JSONResponse({**found, "notification": {"id": found["id"], "data": {"title": "<b>bold</b>"}}})
-
-    async def settle_letters(self, request: Request) -> Response:
-        chosen = (await request.json())["letters"]
-        found = [letter for letter in self.letters if letter["letter"] in chosen]
-        self.letters = [letter for letter in self.letters if letter not in found]
-        if request.path_params["action"] == "drop":
-            return JSONResponse({"dropped": len(found)})
-        for letter in found:
-            self.publish(f"redriven {letter['id']}")
-        return JSONResponse({"results": [{"letter": one, "status": "accepted" if found else "gone"} for one in chosen]})
-
     # -- serving -------------------------------------------------------------------------------------------------------
     def app(self) -> Starlette:
         return Starlette(
@@ -457,9 +438,6 @@ class ScriptedEngine:
                 Route("/v1/notifications", self.post, methods=["POST"]),
                 Route("/v1/scheduled/{sid}", self.scheduled, methods=["DELETE"]),
                 Route("/v1/status", self.status),
-                Route("/v1/dead-letters", self.dead_letters),
-                Route("/v1/dead-letters/{action:str}", self.settle_letters, methods=["POST"]),
-                Route("/v1/dead-letters/{letter:str}", self.dead_letter),
                 Route("/blank", lambda request: HTMLResponse("<!doctype html><link rel=icon href=data:,><title>blank</title>")),
                 *(route for route in static_files.routes() if route.path in ("/", "/admin")),  # with their headers
                 Mount("/", StaticFiles(directory=STATIC, html=True)),

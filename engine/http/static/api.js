@@ -80,28 +80,6 @@ export class Api extends EventTarget {
     return this.#ask("GET", "/v1/status");
   }
 
-  /** The newest dead letters of the token's tenant. @param {number} limit @returns {Promise<any>} */
-  async deadLetters(limit) {
-    return this.#ask("GET", `/v1/dead-letters?limit=${limit}`);
-  }
-
-  /** A dead letter with its message. @param {string} letter @returns {Promise<any>} */
-  async deadLetter(letter) {
-    return this.#ask("GET", `/v1/dead-letters/${letter}`);
-  }
-
-  /** Publish a dead letter again; what became of it. @param {string} letter @returns {Promise<any>} */
-  async redrive(letter) {
-    const { results } = await this.#ask("POST", "/v1/dead-letters/redrive", { letters: [letter] });
-    return results[0];
-  }
-
-  /** Delete a dead letter. @param {string} letter */
-  async drop(letter) {
-    const { dropped } = await this.#ask("POST", "/v1/dead-letters/drop", { letters: [letter] });
-    return { status: dropped ? "dropped" : "gone" };
-  }
-
   /** @param {string} method @param {string} path @param {object} [body] */
   #ask(method, path, body) {
     return ask(this.token, method, path, body);

@@ -9,7 +9,6 @@ import { NotifyClient, readClaims } from "./client.js";
 import "./client/elements/index.js";
 import { Counters } from "./counters.js";
 import { CaughtMails } from "./caught_mails.js";
-import { DeadLetters } from "./dead_letters.js";
 import { showGrowing } from "./client/elements/growing.js";
 import { Deliveries } from "./deliveries.js";
 import { byId, make, shellWord } from "./dom.js";
@@ -60,7 +59,6 @@ class Demo {
     this.absence = new Absence(this.api, this.#network, this.me, (text) => this.#log(text));
     this.mails = new CaughtMails(this.api, this.absence, this.me, String(readClaims(token).scope ?? ""), (text) => this.#log(text));
     this.preferences = new Preferences(this.api);
-    this.deadLetters = new DeadLetters(this.api, String(readClaims(token).scope ?? ""));
     byId("demo").hidden = byId("top-end").hidden = byId("sign-out").hidden = false;
     byId("deliveries-user").textContent = `for ${this.me}`;
     byId("fact-device").textContent = this.#device;
@@ -134,6 +132,7 @@ class Demo {
     const state = await this.client.pushState();
     byId("push").hidden = state === "unavailable";
     byId("push-switch").disabled = state === "denied";
+    if (state === "denied") byId("push-note").textContent = "This browser does not permit this page to show notifications.";
     byId("push-switch").textContent = state === "on" ? "Push to this browser no more" : "Push to this browser when no page is open";
   }
 

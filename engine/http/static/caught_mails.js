@@ -97,7 +97,7 @@ function line({ at, to, subject, text }) {
   }
   return make(
     "li",
-    { className: "dead" },
+    {},
     make("p", {}, make("strong", {}, subject), ` to ${to}, ${fromNow(at - Date.now())}`),
     make("p", { className: "mail" }, ...parts, text.slice(shown).trimEnd()),
   );

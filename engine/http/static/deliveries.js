@@ -68,9 +68,9 @@ export class Deliveries extends EventTarget {
     } else this.#list.prepend(delivery.element);
     this.#known.set(message.id, delivery);
     if (this.#known.size > KEPT) {
-      const [oldest, { element }] = /** @type {[string, Delivery]} */ (this.#known.entries().next().value);
-      element.remove();
-      this.#known.delete(oldest);
+      const oldest = [...this.#known.values()].find(({ settled }) => settled !== "no"); // the others are still to be acknowledged
+      oldest?.element.remove();
+      this.#known.delete(oldest?.message.id ?? "");
     }
     this.#changed();
   }
