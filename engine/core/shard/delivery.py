@@ -101,7 +101,7 @@ class Delivery:
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
                 self.send(mailbox, connection, now_ms, together)
-        # Positions grow with the numbers of a connection: sorting by position keeps its order.
+        # Their positions grow with the numbers of a connection (`_as_in_log`): sorting by position keeps its order.
         for (_, session), (body, record) in sorted(together.items(), key=_by_position):
             self._share(session, body)
             self._to_edges.append((session, record))
@@ -121,7 +121,7 @@ class Delivery:
         for part in parts:
             if isinstance(part, list):
                 self._output.sent(mailbox, part, connection, now_ms)
-                if together is not None and len(parts) == 1 and _all_shared(part):
+                if together is not None and len(parts) == 1 and _as_in_log(part):
                     for seq, attempt, body in part:
                         entry = together.get((body.pos, session))
                         if entry is None:
@@ -266,8 +266,12 @@ class Delivery:
             self.watch(mailbox, now_ms)
 
 
-def _all_shared(messages: list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
-    return type(messages[0][2]) is SharedBody and (len(messages) == 1 or all(type(body) is SharedBody for _, _, body in messages))
+def _as_in_log(messages: list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
+    """Whether these are broadcasts in the order of the log; one that was owed may follow a later one."""
+    if len(messages) == 1:
+        return type(messages[0][2]) is SharedBody
+    positions = [body.pos for _, _, body in messages if type(body) is SharedBody]
+    return len(positions) == len(messages) and positions == sorted(positions)
 
 
 def _by_position(item: tuple[tuple[int, str], object]) -> int:

@@ -745,6 +745,17 @@ def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, reta
     assert ids(world.settle()) == [], "once"
 
 
+def test_an_owed_broadcast_follows_what_was_held_under_pressure() -> None:
+    world, since_ms = two_devices()
+    cut_off(world, crash=False)
+    world.broadcast("meanwhile", "team")
+    world.core.delivery.hold_low = True
+    assert ids(world.deliver_broadcast("for all"), 1) == []
+    world.core.delivery.hold_low = False
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert delivered(world.settle(), 1) == [(1, 1), (2, 1)]
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_full_window_takes_owed_broadcasts_in_parts(crash: bool) -> None:
     world, since_ms = two_devices(window=2)
