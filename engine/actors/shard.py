@@ -409,9 +409,9 @@ class Shard(Server):
         core = self._core
         for observer in self._observers:
             observer.sent(core.output.to_edges, core.output.to_schedulers)
-        if core.output.to_edges:
-            self._links.send_all(core.output.to_edges)
-            core.output.to_edges.clear()
+        if said := core.output.to_edges[:]:
+            core.output.to_edges.clear()  # before: a link that overflows ends its session, which comes back here
+            self._links.send_all(said)
         if core.output.to_schedulers:
             self._schedulers.send(core.output.to_schedulers)
             core.output.to_schedulers.clear()

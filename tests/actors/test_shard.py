@@ -104,6 +104,16 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
         assert running.link.sessions == 1
 
 
+async def test_a_link_that_overflows_repeats_nothing_on_another(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.actors.link._QUEUE_BYTES_MAX", 1000)
+    async with shard_process(config) as running:
+        await running.shard.exchange("edge-9/slow.1", 0, wire.encode([Attach(1, ANN, wire.WEBSOCKET, "", 0, "c1", "phone")]))
+        for n in range(4):
+            await running.post(ANN, f"{n:0400}")
+        assert len(running.shard._links.sessions()) == 1
+        assert len(running.of(Posted)) == 4
+
+
 async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(config: Config, redis_client: Redis) -> None:
     async with shard_process(config) as before:
         welcome = await before.attach(1, ANN)
