@@ -118,9 +118,9 @@ class BroadcastFollower:
         try:
             await self._broadcasts.append([(announcement.entry, timer_effect_id(announcement.sid)) for announcement in announcements])
         except StorageUnavailable:
-            self._core.announced(sids, done=False)
+            self._core.fired_timers.failed(sids)
             raise
-        self._core.announced(sids, done=True)
+        self._core.fired_timers.done(sids)
 
     async def sweep(self, now_ms: int) -> None:
         """Drop expired broadcasts from the log and the mirror. Every shard does; dropping twice is harmless. Raises StorageUnavailable."""

@@ -128,19 +128,32 @@ class EdgeLinks:
             pause_s = min(2 * pause_s, RETRY_S)
 
     def _add_links(self, tasks: asyncio.TaskGroup, gateway: Gateway, slots: SlotMap | RoutingTable) -> None:
-        config = self._config
         for shard in range(len(self._shards), slots.shards):
-            on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
-            on_open = partial(gateway.shard_answers, shard)
-            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.link_pacing_ms, on_open, self._look)
-            self._begin(tasks, self._shards, link)
+            self._begin(
+                tasks,
+                self._shards,
+                f"shard-{shard}",
+                wire.from_shard,
+                on_records=partial(gateway.from_shard, shard),
+                on_reset=partial(gateway.shard_reset, shard),
+                on_open=partial(gateway.shard_answers, shard),
+                on_end=self._look,
+            )
         for scheduler in range(len(self._schedulers), slots.schedulers):
-            on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
-            name, pacing_ms = f"scheduler-{scheduler}", config.link_timer_pacing_ms
-            link = self._link(name, wire.scheduler_to_edge, on_records, on_reset, pacing_ms)
-            self._begin(tasks, self._schedulers, link)
+            self._begin(
+                tasks,
+                self._schedulers,
+                f"scheduler-{scheduler}",
+                wire.scheduler_to_edge,
+                on_records=partial(gateway.from_scheduler, scheduler),
+                on_reset=partial(gateway.scheduler_reset, scheduler),
+                pacing_ms=self._config.link_timer_pacing_ms,
+            )
 
-    def _begin(self, tasks: asyncio.TaskGroup, links: list[LinkCaller], link: LinkCaller) -> None:
+    def _begin(self, tasks: asyncio.TaskGroup, links: list[LinkCaller], name: str, decoder: Any, **rest: Any) -> None:
+        peer, budget = self._context.peer(name, self._credentials), self._budget
+        link = LinkCaller(peer, self._name, decoder, self._config, budget=budget, context=self._context, **rest)
+        self.links[name] = link
         links.append(link)
         self._runs[link] = tasks.create_task(link.run())
 
@@ -158,28 +171,3 @@ class EdgeLinks:
         for shard, link in enumerate(self._shards):
             if not link.open and shard not in owners:  # it is dead, and will not answer that its users have moved
                 gateway.peer_gone(shard)
-
-    def _link(
-        self,
-        peer: str,
-        decoder: Any,
-        on_records: Any,
-        on_reset: Any,
-        pacing_ms: float,
-        on_open: Any = lambda: None,
-        on_end: Any = lambda: None,
-    ) -> LinkCaller:
-        link = self.links[peer] = LinkCaller(
-            self._context.peer(peer, self._credentials),
-            self._name,
-            decoder,
-            self._config,
-            on_records=on_records,
-            on_reset=on_reset,
-            on_open=on_open,
-            on_end=on_end,
-            budget=self._budget,
-            pacing_ms=pacing_ms,
-            context=self._context,
-        )
-        return link

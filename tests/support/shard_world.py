@@ -287,7 +287,7 @@ class World:
             if announcement.sid not in self.log_ids:
                 self.log_ids.add(announcement.sid)
                 self.log.append((self._next_position(), encode_entry(announcement.entry)))
-            self.core.announced([announcement.sid], done=True)
+            self.core.fired_timers.done([announcement.sid])
         fresh = [(pos, blob) for pos, blob in self.log if pos > audience.log.head]
         if fresh:
             audience.read([read_entry(pos, blob) for pos, blob in fresh], fresh[-1][0], self.log[0][0])

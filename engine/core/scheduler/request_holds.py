@@ -43,47 +43,37 @@ class RequestHolds:
 
     def begin(self, request: Request) -> None:
         """Add the holds of a queued request; a read-only request has none."""
-        if isinstance(request, CancelAll):
-            self._keys[request.key] += 1
-            for sid in self._firing.of(request.key):
+        if held := self._held_by(request):
+            holds, name, sids = held
+            holds[name] += 1
+            for sid in sids:
                 self._firing.freeze(sid)
-        elif isinstance(request, Cancel | Reschedule):
-            self._sids[request.sid] += 1
-            self._firing.freeze(request.sid)
 
     def end(self, request: Request, now_ms: int) -> None:
         """Release the holds of a request that has its outcome or was abandoned; timers without a hold thaw."""
-        if isinstance(request, CancelAll):
-            if _release(self._keys, request.key):
-                for sid in list(self._firing.of(request.key)):
+        if held := self._held_by(request):
+            holds, name, sids = held
+            holds[name] -= 1
+            if not holds[name]:
+                del holds[name]
+                for sid in sids:
                     self._thaw(sid, now_ms)
-        elif isinstance(request, Cancel | Reschedule) and _release(self._sids, request.sid):
-            self._thaw(request.sid, now_ms)
 
     def forget(self, request: Request, now_ms: int) -> None:
         """Release a request abandoned after sending, and evict its unclaimed timers: storage must be read for their due times first."""
-        sids = (
-            list(self._firing.of(request.key))
-            if isinstance(request, CancelAll)
-            else [request.sid]
-            if isinstance(request, Cancel | Reschedule)
-            else []
-        )
+        held = self._held_by(request)
         self.end(request, now_ms)
-        for sid in sids:
+        for sid in held[2] if held else ():
             if not self._firing.is_claimed(sid):
                 self._firing.forget(sid)
+
+    def _held_by(self, request: Request) -> tuple[Counter[str], str, list[str]] | None:
+        """Where its hold is counted, under which name, and the timers that it concerns; None: it has none."""
+        if isinstance(request, CancelAll):
+            return self._keys, request.key, list(self._firing.of(request.key))
+        return (self._sids, request.sid, [request.sid]) if isinstance(request, Cancel | Reschedule) else None
 
     def _thaw(self, sid: str, now_ms: int) -> None:
         timer = self._firing.get(sid)
         if timer is not None and timer not in self:
             self._firing.thaw(sid, now_ms)
-
-
-def _release(holds: Counter[str], name: str) -> bool:
-    """Release one hold. Returns whether it was the last."""
-    holds[name] -= 1
-    if holds[name]:
-        return False
-    del holds[name]
-    return True

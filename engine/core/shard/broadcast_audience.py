@@ -80,7 +80,7 @@ class BroadcastAudience:
         self.announcements.append(Announcement(entry, timer.sid))
 
     def take_announcements(self) -> list[Announcement]:
-        """Remove and return the broadcasts to append to the log; answer with `ShardCore.announced`."""
+        """Remove and return the broadcasts to append to the log; answer with `FiredTimers.done` or `failed`."""
         taken = self.announcements.copy()
         self.announcements.clear()
         return taken

@@ -258,7 +258,7 @@ class Connections:
             self.detach(session, Detach(conn, 1000), now_ms)
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
-        self._nack_queue.discard(mailbox)
+        self._nack_queue.waiting.pop(mailbox.key, None)
         self._output.to_edges.extend((session, SettledRecord(~number)) for session, number in self._take_requests({mailbox.key}))
         self.acked.pop(mailbox.key, None)
         self._refused.pop(mailbox.key, None)
@@ -274,7 +274,7 @@ class Connections:
                 del self._sessions[session][conn]
                 mailbox.detach((session, conn))
                 self._broadcast_step.detached(mailbox)
-            self._nack_queue.discard(mailbox)
+            self._nack_queue.waiting.pop(mailbox.key, None)
         requests = self._take_requests({mailbox.key for mailbox in mailboxes})
         self._output.to_edges.extend((session, Moved(~number, -1, version)) for session, number in requests)
         self.presence.release(slots)

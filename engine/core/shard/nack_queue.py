@@ -133,7 +133,3 @@ class NackQueue:
             waiting[:] = [queued for queued in waiting if queued.record.conn < 0]
             if not waiting:
                 del self.waiting[mailbox.key]
-
-    def discard(self, mailbox: Mailbox) -> None:
-        """The mailbox is erased, or another shard's: nobody is left to be confirmed to."""
-        self.waiting.pop(mailbox.key, None)

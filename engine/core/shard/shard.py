@@ -336,13 +336,6 @@ class ShardCore:
             return True
         return not self.fired_timers.acts(pending.timer)
 
-    def announced(self, sids: Sequence[str], *, done: bool) -> None:
-        """Broadcasts returned by `broadcast_audience.take_announcements` were appended to the log (`done`), or could not be."""
-        if done:
-            self.fired_timers.done(sids)
-        else:
-            self.fired_timers.failed(sids)
-
     # -- journal ------------------------------------------------------------------------------------------------------
 
     def take_group(self, now_ms: int) -> Group | None:

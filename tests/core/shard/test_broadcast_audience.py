@@ -653,7 +653,7 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
     world.core.fire([timer_of(world)], world.now_ms)
     assert world.core.broadcast_audience.announcements
     assert len(world.core.broadcast_audience.take_announcements()) == 1
-    world.core.announced(["1-x"], done=False)
+    world.core.fired_timers.failed(["1-x"])
     assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]
     assert ids(world.fire([timer_of(world)])) == ["b1"]
 

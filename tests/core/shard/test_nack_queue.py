@@ -129,6 +129,6 @@ def test_beyond_the_limit_records_are_dropped_and_not_applied_out_of_order(monke
 def test_without_connections_nothing_waits() -> None:
     shard = Successor()
     shard.nack("m2")
-    shard.queue.discard(shard.mailbox)
+    shard.queue.connections_ended(shard.mailbox)
     assert shard.queue.take(shard.mailbox, 1, 3) == []
     assert not shard.queue.holds_back(shard.mailbox, EDGE, Ack(1, 3))
