@@ -96,7 +96,7 @@ class StorageReads:
             try:
                 await self._recovery.read_pages(keys)
             except StorageUnavailable:
-                core.pages_failed(keys)
+                core.pages_failed([*keys, *core.page_wait.pages_wanted])
                 raise
             self._flush()
         if doubted := list(core.page_wait.doubted):

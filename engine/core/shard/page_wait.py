@@ -9,6 +9,7 @@ Posts and questions count in the limit of posts that wait for a commit; attachme
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -19,6 +20,9 @@ from engine.core.shard.mailbox_store import JudgeDue, Swept
 from engine.core.wire.records import Ack, AckIds, Attach, Explain, Nack, Rejoin, Written
 
 _UNCOUNTED: Final = (Attach, Ack, AckIds, Nack, Written, Swept, JudgeDue)
+
+_PAGES_MAX: Final = 1000
+"""Pages read at once: 20 ms of the shard. For 50 000 absent users of one request it would do nothing else for a second."""
 
 BEHIND_MAX: Final = 1000
 """Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
@@ -116,9 +120,10 @@ class PageWait:
                 self.forget(there, conn)
 
     def take_pages_wanted(self) -> list[str]:
-        """Remove and return the keys of the pages to read."""
-        wanted = list(self.pages_wanted)
-        self.pages_wanted.clear()
+        """Remove and return the keys of the next pages to read."""
+        wanted = list(islice(self.pages_wanted, _PAGES_MAX))
+        for key in wanted:
+            del self.pages_wanted[key]
         return wanted
 
     def want_again(self, keys: Iterable[str]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.commit.judge import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.envelope import Envelope
+from engine.core.shard import page_wait
 from engine.core.shard.page_wait import BEHIND_MAX, PageWait
 from engine.core.wire.records import WEBSOCKET, Ack, Attach, Nack, Post, Rejoin, Written
 from tests.support.shard_world import connected_world
@@ -49,6 +51,14 @@ def test_a_page_is_wanted_once_however_much_waits_for_it_and_again_when_it_could
     wait.take(A)
     wait.add(A, EDGE, post())
     assert wait.take_pages_wanted() == [A], "it was taken, so the next one needs it read again"
+
+
+def test_pages_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_wait, "_PAGES_MAX", 2)
+    wait = PageWait()
+    for key in (A, B, "t:cid"):
+        wait.add(key, EDGE, post(key))
+    assert [wait.take_pages_wanted() for _ in range(3)] == [[A, B], ["t:cid"], []]
 
 
 def test_connections_of_an_ended_link_session_wait_no_more() -> None:
