@@ -42,6 +42,7 @@ from engine.errors import EngineError, StorageUnavailable
 from engine.features.growing.core import ENDED, IDLE, OK, REPLACED, Growth, Head, item_at_end, without_category
 from engine.features.growing.store import GONE, REFUSED, GrowingStore, GrowthBehind, StoredGrowth, TooManyGrow
 from engine.gateway.gateway import Gateway
+from engine.gateway.waiters import Waiters
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
 from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
@@ -108,13 +109,6 @@ class PartResult(Struct):
     stored: int = 0
 
 
-class _Waiter(Struct, eq=False):
-    """A reader, and what it has seen: generation, size, progress, reason."""
-
-    seen: tuple[Any, ...]
-    done: asyncio.Future[None]
-
-
 class Growing:
     """Messages that grow, on one edge."""
 
@@ -134,9 +128,7 @@ class Growing:
         self._was_away = [False] * store.stores  # the last look at what is due failed
         self._flushing: dict[_NAME, set[asyncio.Future[None]]] = {}
         self._bytes = 0  # unstored
-        self._waiting: dict[_NAME, set[_Waiter]] = {}
-        self._waits = 0
-        self._read = asyncio.Event()  # somebody waits
+        self._waiters = Waiters(gateway, _WAITS_MAX, "as many readers wait for messages that grow as may")
         self._parts = self._frames = self._chunks = 0
 
     # -- From publishers. ----------------------------------------------------------------------------------------------
@@ -316,8 +308,7 @@ class Growing:
                 self._store_soon(growth, name, now_ms)
             elif name in self._flushing:
                 self._flushed(name)
-            if name in self._waiting:
-                self._wake(name)
+            self._waiters.wake(name)
 
     async def _flush(self, name: _NAME) -> None:
         """Return when all that this edge has of the message is stored. Raises Problem 503."""
@@ -405,7 +396,7 @@ class Growing:
     async def _ended(self, key: str, id: str, *, refused: bool = False) -> None:
         await self._store.end(key, id, self._gateway.wall_ms(), refused=refused)
         self._forget((key, id))
-        self._wake((key, id))
+        self._waiters.wake((key, id))
 
     async def _sweep(self, tasks: asyncio.TaskGroup) -> None:
         """End the messages whose publisher is silent, and those whose edge died on the way."""
@@ -465,49 +456,7 @@ class Growing:
             news = len(stored.text) > begins or stored.reason is not None or seen != first
             if news or left_ms <= 0 or self._gateway.draining:
                 return stored, _boundary(stored.text, begins)
-            await self._wait((key, id), seen, left_ms / 1000)
-
-    async def _wait(self, name: _NAME, seen: tuple[Any, ...], seconds: float) -> None:
-        """Return when the message may be another than was seen, or after so long. Raises Problem 429."""
-        if self._waits >= _WAITS_MAX:
-            raise too_many_requests("as many readers wait for messages that grow as may", RETRY_AFTER_S)
-        waiter = _Waiter(seen, asyncio.get_running_loop().create_future())
-        waiters = self._waiting.setdefault(name, set())
-        waiters.add(waiter)
-        self._waits += 1
-        self._read.set()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await waiter.done
-        finally:
-            self._waits -= 1
-            waiters.discard(waiter)
-            if not waiters and self._waiting.get(name) is waiters:
-                del self._waiting[name]
-
-    def _wake(self, name: _NAME) -> None:
-        for waiter in self._waiting.pop(name, ()):
-            if not waiter.done.done():
-                waiter.done.set_result(None)
-
-    async def _watch(self) -> None:
-        """Look for what other edges have stored, while somebody waits for it."""
-        while True:
-            if not self._waiting:
-                self._read.clear()
-                await self._read.wait()
-            await asyncio.sleep(self._config.growing_poll_ms / 1000)
-            names = list(self._waiting)
-            try:
-                found = await self._store.states(names)
-            except StorageUnavailable as error:
-                log.warning("readers of messages that grow wait for storage: %s", error)
-                continue
-            for name, state in zip(names, found, strict=True):
-                waiters = self._waiting.get(name, ())
-                if self._gateway.draining or any(waiter.seen != state for waiter in waiters):
-                    self._wake(name)
+            await self._waiters.wait((key, id), seen, left_ms / 1000)
 
     async def all_of(self, key: str, *, ended: bool = False) -> list[tuple[str, StoredGrowth]]:
         """The user's messages that grow, by id; `ended`: and those that have. Raises StorageUnavailable."""
@@ -526,7 +475,7 @@ class Growing:
         async with asyncio.TaskGroup() as tasks:
             for store in range(self._store.stores):
                 tasks.create_task(self._store_chunks(store))
-            tasks.create_task(self._watch())
+            tasks.create_task(self._waiters.watch(self._store.states, self._config.growing_poll_ms))
             tasks.create_task(self._sweep(tasks))
 
     def stats(self) -> dict[str, int]:

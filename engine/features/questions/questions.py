@@ -58,7 +58,8 @@ from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, MoreVotes, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import OpenedQuestions
-from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests
+from engine.gateway.waiters import Waiters
+from engine.http.problems import Problem, conflict, not_found, too_many_requests
 from engine.publish import media_types
 from engine.publish.drafts import Draft
 
@@ -107,9 +108,7 @@ class Questions:
         self._store = store
         self._stirred = asyncio.Event()  # something is due at once
         self._attended: set[tuple[str, str]] = set()  # questions that are being brought on
-        self._asked = asyncio.Event()  # somebody waits
-        self._waiting: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
-        self._waits = 0
+        self._waiters = Waiters(gateway, config.question_waits_max, "as many requests wait for answers as may")
 
     # -- Asking. -------------------------------------------------------------------------------------------------------
     async def open(self, drafts: Sequence[Draft]) -> OpenedQuestions:
@@ -237,7 +236,7 @@ class Questions:
             if asked.answer is not None or left_ms <= 0 or self._gateway.draining:
                 return _report(id, asked)
             until_deadline_ms = asked.stored.question.deadline - self._gateway.wall_ms()
-            await self._wait(key, id, min(left_ms, max(until_deadline_ms, 1)) / 1000)
+            await self._waiters.wait((key, id), True, min(left_ms, max(until_deadline_ms, 1)) / 1000)
 
     async def _look(self, key: str, id: str) -> Asked:
         """The question; one whose deadline is over is answered. Raises Problem."""
@@ -267,56 +266,14 @@ class Questions:
         if winner is None:
             raise not_found("no question with this id is known")
         self._stirred.set()
-        self._wake(key, id)
+        self._waiters.wake((key, id))
         return winner
-
-    # -- Waiting. ------------------------------------------------------------------------------------------------------
-    async def _wait(self, key: str, id: str, seconds: float) -> None:
-        """Return when the question may have an answer, or after so long."""
-        if self._waits >= self._config.question_waits_max:
-            raise too_many_requests("as many requests wait for answers as may", RETRY_AFTER_S)
-        waiter = asyncio.get_running_loop().create_future()
-        waiters = self._waiting.setdefault((key, id), set())
-        waiters.add(waiter)
-        self._waits += 1
-        self._asked.set()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await waiter
-        finally:
-            self._waits -= 1
-            waiters.discard(waiter)
-            if not waiters and self._waiting.get((key, id)) is waiters:
-                del self._waiting[key, id]
-
-    def _wake(self, key: str, id: str) -> None:
-        for waiter in self._waiting.pop((key, id), ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def _watch(self) -> None:
-        """Look for answers that other edges have stored, while somebody waits for them."""
-        while True:
-            if not self._waiting:
-                self._asked.clear()
-                await self._asked.wait()
-            await asyncio.sleep(self._config.question_poll_ms / 1000)
-            names = list(self._waiting)
-            try:
-                found = await self._store.are_open(names)
-            except StorageUnavailable as error:
-                log.warning("those who wait for answers wait for storage: %s", error)
-                continue
-            for (key, id), is_open in zip(names, found, strict=True):
-                if not is_open or self._gateway.draining:
-                    self._wake(key, id)
 
     # -- Telling. ------------------------------------------------------------------------------------------------------
     async def run(self) -> None:
         """Do what is due, and watch for those who wait. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch())
+            tasks.create_task(self._waiters.watch(self._store.are_open, self._config.question_poll_ms))
             tasks.create_task(self._sweep(tasks))
 
     async def _sweep(self, tasks: asyncio.TaskGroup) -> None:

@@ -24,6 +24,7 @@ from engine.features.questions.core import GivenAnswer
 from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, questions_key, votes_key
 from engine.features.questions.questions import Questions
 from engine.features.questions.store import QuestionStore
+from engine.gateway.waiters import Waiters
 from engine.store.keys import SUBSCRIBERS_PREFIX
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
@@ -647,13 +648,13 @@ async def test_nothing_is_published_when_the_question_cannot_be_stored(world: Ed
 async def test_an_unreadable_answer_leaves_other_waits_alone(
     world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait, waiting = Questions._wait, set[str]()
+    wait, waiting = Waiters.wait, set[str]()
 
-    async def seen(self: Questions, key: str, id: str, seconds: float) -> None:
-        waiting.add(id)
-        await wait(self, key, id, seconds)
+    async def seen(self: Waiters, name: tuple[str, str], *others: Any) -> None:
+        waiting.add(name[1])
+        await wait(self, name, *others)
 
-    monkeypatch.setattr(Questions, "_wait", seen)
+    monkeypatch.setattr(Waiters, "wait", seen)
     for id in ("q1", "q2"):
         await ask(world, id)
     waits = [asyncio.create_task(look(world, id, wait=30)) for id in ("q1", "q2")]
