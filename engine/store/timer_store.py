@@ -10,7 +10,9 @@ That a timer has fired is remembered for `idempotency_caller_s` by the id of its
 stored with the message. The script that removes the timer stores it where it is not: effects of actions and broadcasts have keys elsewhere.
 
 A turn is one round trip, and a script run for as many partitions as have `_RUN_TIMERS` timers between them. A turn may be repeated: a
-scheduled id is stored once, a cancelled one stays cancelled, removing an absent timer changes nothing.
+scheduled id is stored once, a cancelled one stays cancelled, removing an absent timer changes nothing. One that got no answer may reach
+storage late. Then it could move a timer to a time that the scheduler has read past already, and nobody would hand it out. So the next turn
+takes another epoch first: what the one before has not written by then, it never does.
 
 Ids given by callers are those of immediate publishing (`engine.store.accepted_ids`). The script that stores a timer for a user stores
 its id, with the scheduled id in the value: both or neither. The time of such an id begins when the timer is due, so an id outlives what it
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TAKE_OVER = Script("timers_take_over")
+_RENEW = Script("timers_renew")
 _TURN = Script("fenced/timers_turn", LIBRARY)
 _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("fenced/timers_release")
@@ -173,6 +176,8 @@ class TimerStore:
         self._claim_keys = [key for partition in partitions for key in (timer_epoch_key(partition), timer_claimed_key(partition))]
         self._ids = AcceptedIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
+        self._next_epoch = 0  # not 0: it is being taken
+        self._unanswered = False  # a turn may reach storage late
         self.inherited_ms = 0
         """The furthest claim horizon of a partition at the take-over, ms."""
         self.reach_ms = 0
@@ -226,6 +231,27 @@ class TimerStore:
             DataLost: storage has lost that this incarnation owns a partition; nothing was written there.
             StorageUnavailable: no reply; it may have been applied in part: repeat it.
         """
+        if self._unanswered:
+            await self._renew_epoch()
+        try:
+            return await self._apply(work, now_ms, claim_ms)
+        except StorageUnavailable as error:
+            self._unanswered = self._unanswered or not _is_answer(error)
+            raise
+
+    async def _renew_epoch(self) -> None:
+        """Take another epoch in all partitions, in place of this incarnation's own only. Raises as `apply`."""
+        keys = [timer_epoch_key(partition) for partition in self._partitions]
+        try:
+            self._next_epoch = self._next_epoch or await take_epoch(self._client)
+            await _RENEW.run(self._client, keys, [self.epoch, self._next_epoch])
+        except StorageUnavailable as error:
+            if not _is_answer(error):
+                raise
+            return  # without memory, say: late writes are refused as well, and removals are not
+        self.epoch, self._next_epoch, self._unanswered = self._next_epoch, 0, False
+
+    async def _apply(self, work: Sequence[StoreWork], now_ms: int, claim_ms: int) -> list[StoreDone]:
         entries = [[_TurnEntry(item) for item in part.requests] for part in work]
         every = [entry for part in entries for entry in part]
         moved = [part for part in work if part.moved]
@@ -474,6 +500,11 @@ def _rest_of_page_key(slot: int) -> str:
 def _open(entries: Iterable[_TurnEntry]) -> list[_TurnEntry]:
     """Those that are not decided."""
     return [entry for entry in entries if entry.answer is None]
+
+
+def _is_answer(error: StorageUnavailable) -> bool:
+    """Whether storage has refused, or too few replicas had what it wrote; else what was sent may still reach it."""
+    return error.__cause__ is None or isinstance(error.__cause__, ResponseError)
 
 
 def _for_audiences(entries: Iterable[_TurnEntry]) -> list[_Scheduling]:

@@ -90,6 +90,7 @@ class Books:
         self.seen: Counter[str] = Counter()  # what really happened, for the coverage table
         self.broadcasts = BroadcastBook(config.broadcasts_max)
         self.is_split: Callable[[], bool] = lambda: False
+        self.on_slot_taken: Callable[[Process, int], None] = lambda _holder, _slot: None
         self.on_owner: Callable[[str, Process], None] = lambda _name, _process: None
         self.on_control: Callable[[int], None] = lambda _epoch: None
         self.latest_ms = 0  # the furthest the wall clock ever was
@@ -235,6 +236,9 @@ class Books:
         if before is not None and epoch < before[1]:
             raise Violation(f"[4] {key.decode()} went back from epoch {before[1]} to {epoch}")
         self.holders[key] = self._writer(), epoch
+        whose, number, _, _ = self._place(key)
+        if whose == "slot" and before is not None and before[0] is not None:
+            self.on_slot_taken(before[0], number)
 
     def _check_holder(self, epoch_key: bytes, what: str, whose: str, number: int) -> None:
         holder = self.holders.get(epoch_key)
@@ -584,7 +588,7 @@ class Books:
         """A connection is attached.
 
         While two incarnations of a shard are alive, the old one may still greet with what it knew: it can write nothing, so the
-        worst is a gap that is none.
+        worst is a gap that is none. So may one that was taken for dead, whose slots others have.
         """
         user = to.user
         if head < to.told and not self.is_split():

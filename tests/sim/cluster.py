@@ -268,6 +268,7 @@ class Cluster:
         self._sessions = 0
         self._ids = 0
         self._split_until_s = 0.0
+        self._passed_over: set[Process] = set()  # shards that were taken for dead, and have not noticed
         used = [slot_of(user) for user in users]
         used += [slot for slot in range(SLOTS) if slot not in used][:spare_slots]
         for store, storage in enumerate(self.storages):
@@ -463,13 +464,19 @@ class Cluster:
         return [(process, edge) for process, edge in routes if process.alive and edge.gateway is not None]
 
     def is_split(self) -> bool:
-        """Are two incarnations of an actor alive, or is what one of them sent before it ended still under way?"""
+        """Are two owners of the same alive, or is what one of them sent before it ended still under way?"""
         return self.loop.time() < self._split_until_s or bool(self._twice())
 
     def _twice(self) -> set[str]:
-        """The actors of which two incarnations are alive."""
+        """The actors of which two incarnations are alive, and those that were taken for dead and live."""
         alive = Counter(process.name for process in self.processes if process.alive and process.name != CONTROLLER)
-        return {name for name, count in alive.items() if count > 1}
+        return {name for name, count in alive.items() if count > 1} | {process.name for process in self._passed_over if process.alive}
+
+    def slot_taken(self, holder: Process, slot: int) -> None:
+        """Somebody else takes the epoch of a slot. A holder that has not handed it over serves on until it notices."""
+        core = getattr(self.actors[holder], "_core", None)
+        if holder.alive and core is not None and core.slot_map.owners[slot] == core.index:
+            self._passed_over.add(holder)
 
     def end(self) -> None:
         """End every process, so that no task is left behind."""

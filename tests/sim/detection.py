@@ -26,7 +26,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_refused_group_is_not_rolled_back": (7, 8, 29),
     "a_refused_group_is_answered_before_its_rollback": (55, 252, 392),
     "a_late_copy_of_a_rolled_back_group_applies": (44, 29, 20),
-    "the_journal_is_trimmed_one_group_too_far": (5, 30, 33),
+    "the_journal_is_trimmed_one_group_too_far": (22, 27, 36),
     "a_failed_checkpoint_counts_as_written": (8,),
     "replay_forgets_acknowledgements": (20, 71, 86),
     "replay_forgets_ids": (14, 29),
@@ -48,7 +48,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "what_is_put_off_is_not_scheduled": (30,),
     "a_profile_is_not_replayed": (162,),
     "a_timer_that_is_to_come_again_counts_as_done": (14,),
-    "a_refusal_is_confirmed_before_the_dead_letters_have_it": (215,),
+    "a_refusal_is_confirmed_before_the_dead_letters_have_it": (35, 158, 263),
     "pages_take_writes_of_an_old_epoch": (60, 188, 194),
     "tries_are_not_counted": (13,),
     "a_retry_counts_again_in_its_window": (22, 14),
@@ -74,7 +74,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_link_waits_for_its_port_instead_of_calling_through_ray": (228, 222),
     "a_shard_without_writes_does_not_notice_its_successor": (93, 116),
     "an_edge_trusts_a_session_that_its_shard_has_ended": (319,),
-    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": (347, 272),
+    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": (64, 115, 360),
     "a_scheduler_keeps_its_partitions_when_the_slot_map_moves_them": (7, 6, 4),
     "who_gets_partitions_does_not_read_their_timers": (4, 43),
     "who_gets_partitions_does_not_know_how_far_their_timers_were_claimed": (778,),
@@ -89,6 +89,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "counts_of_broadcasts_are_not_sent": (11, 87, 116),
     "the_successor_of_a_controller_forgets_an_upgrade": (142, 131, 6),
     "an_upgrade_names_the_processes_of_the_last_round": (522, 85, 458),
+    "a_turn_that_got_no_answer_may_apply_after_the_next": (111208527,),
     "a_process_is_told_to_end_again_and_again": (29, 91),
     "a_shard_is_never_emptied_for_its_successor": (6,),
     "publishers_are_answered_before_the_commit": (3, 4, 5),
@@ -117,7 +118,7 @@ ALONE: Final = {
     "what_is_for_the_inbox_only_is_sent_after_a_restart": frozenset({"crash-shard", "storage-slow", "storage-stuck"}),
     # Where much else breaks links and ends sessions, clients come back before they miss anything.
     "an_edge_trusts_a_session_that_its_shard_has_ended": frozenset({"partition", "stall", "crash-shard"}),
-    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": frozenset({"partition"}),
+    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": frozenset({"partition", "call-lost", "call-hangs", "stall"}),
     # Elsewhere the connection that comes back is soon cut again, or its session ends.
     "a_link_that_fell_back_to_ray_stays_there": frozenset({"partition"}),
     # A commit has to take long.

@@ -73,6 +73,7 @@ from engine.store.keys import journal_head_key, slot_epoch_key
 from engine.store.loss_detector import SlotWrites
 from engine.store.lua import Script
 from engine.store.slot_map import require_slot_map
+from engine.store.timer_store import TimerStore
 
 MUTATIONS: Final[dict[str, Callable[[], Any]]] = {}
 
@@ -972,6 +973,14 @@ def the_successor_of_a_controller_forgets_an_upgrade() -> Any:
         return slots, replace(wanted, replacing={}, at_ms=wanted.at_ms + 1)
 
     return patched(Controller, "_numbers", numbers)
+
+
+@mutation
+def a_turn_that_got_no_answer_may_apply_after_the_next() -> Any:
+    async def renew(self: TimerStore) -> None:
+        pass
+
+    return patched(TimerStore, "_renew_epoch", renew)
 
 
 @mutation

@@ -252,6 +252,7 @@ class World:
             self.books.is_undisturbed = lambda key: store_of(slot_of(key), self.cluster.stores) == self._steady
         self.books.seen["two stores"] += two_stores
         self.books.is_split = self.cluster.is_split
+        self.books.on_slot_taken = self.cluster.slot_taken
         self.process_book = ProcessBook(self.cluster)
         self.books.on_owner = self.process_book.owned
         self.books.on_control = self.process_book.controlled

@@ -523,11 +523,11 @@ async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(hold: Hold) ->
     assert answers == [TimerAnswer(0, DUPLICATE, [], timer("a").sid), TimerAnswer(1, DUPLICATE, [], timer("b").sid)]
 
 
-async def test_storage_that_fails_at_any_command_leaves_an_id_and_its_timer_or_neither(hold: Hold, redis_client: Redis) -> None:
+async def test_storage_that_fails_at_any_command_leaves_an_id_and_its_timer_or_neither(redis_client: Redis) -> None:
     """A scheduler gives up after a failure. The publisher then repeats under the id, and at once: what was accepted must exist."""
     for failing in range(4):
         for applied in (False, True):
-            unique = f"{failing}-{applied}"
+            unique, hold = f"{failing}-{applied}", await _hold(redis_client)
             hold.store._client = FailingClient(redis_client, failing, applied=applied)  # type: ignore[assignment]
             hold.store._ids._client = hold.store._client
             with suppress(StorageUnavailable):
@@ -708,8 +708,10 @@ async def test_moving_again_changes_nothing_and_fires_at_the_time_it_was_given(h
     assert page.timers == [timer("a", NOW + 700, body=b"kept")]
 
 
-async def test_a_storage_without_memory_refuses_to_move_and_does_everything_else(hold: Hold, redis_client: Redis) -> None:
+@pytest.mark.parametrize("unanswered", [False, True])
+async def test_a_storage_without_memory_refuses_to_move_and_does_everything_else(hold: Hold, redis_client: Redis, unanswered: bool) -> None:
     await hold.schedule(timer("a", NOW - 5), timer("b", NOW - 5), timer("c"))
+    hold.store._unanswered = unanswered
     work = StoreWork(PARTITION, NOW - 9, {}, [StoreRequest(Inspect(1, "default", timer("c").sid))], None)
     work.moved = {timer("a").sid: (NOW + 700, KEY), timer("b").sid: (NOW + 700, KEY)}
     await redis_client.config_set("maxmemory", 1)
@@ -732,6 +734,37 @@ async def test_a_late_copy_of_the_turn_that_stored_a_timer_stores_nothing_once_i
         assert (await hold.ask(Cancel(2, "default", timer("a").sid)))[0].status == OK
     (done,) = await hold.store.apply(late, NOW)
     assert done.stored == 0
+
+
+async def test_a_turn_without_an_answer_writes_nothing_once_the_next_has_begun(
+    hold: Hold, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hold.schedule(timer("moved"))
+    late: list[Any] = []
+
+    async def lost(*command: Any) -> Any:
+        late.append(command)
+        raise RedisConnectionError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redis_client, "execute_command", lost)
+        with pytest.raises(StorageUnavailable):
+            await hold.one(Reschedule(1, "default", timer("moved").sid, NOW + 5))
+    assert (await hold.page(ReadTimers(BEGINNING, NOW + 1_000, 10, 1 << 20))).timers == []
+    assert (await redis_client.execute_command(*late[0]))[0] == b"FENCED"
+    assert (await hold.one(Inspect(1, "default", timer("moved").sid)))[0] == OK
+    assert [found.due_ms for found in (await hold.page(ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20))).timers] == [NOW + 60_000]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_newer_owner_is_not_passed_over_after_a_turn_without_an_answer(redis_client: Redis, answered: bool) -> None:
+    hold = await _hold(redis_client)
+    hold.store._unanswered = not answered
+    other = TimerStore(redis_client, Config(), [PARTITION], "scheduler-1")
+    await other.take_over()
+    with pytest.raises(Fenced):
+        await hold.schedule(timer("late"))
+    assert await other.apply([StoreWork(PARTITION, NOW, {}, [])], NOW)
 
 
 async def test_a_turn_covers_many_partitions(hold: Hold) -> None:

@@ -14,7 +14,8 @@ States of a session
 
 Numbers. Requests are numbered by the caller, replies by the callee, each from 0. They may arrive in any order and are applied in order of
 their numbers. Every request gets exactly one reply. Request 0 travels alone, so a callee that receives another number for an unknown
-session has been restarted since, and replies RESET.
+session has been restarted since, and replies RESET. And it is empty: one that is held up for long and reaches a later process of the
+callee opens a session without records. These would be carried out again, after newer ones.
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last reply with records, has
 passed; replies of a shard have none of their own. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while
@@ -254,8 +255,12 @@ class Caller:
                 if due_ms > now_ms + _RESOLUTION_MS:
                     break
             self._budget.spend(limits.call_ms, now_ms)
-            calls.append((self._next, self.outbox.take()))
-            inflight[self._next] = self._last_ms = now_ms
+            if self._open:
+                calls.append((self._next, self.outbox.take()))
+                self._last_ms = now_ms
+            else:
+                calls.append((self._next, _EMPTY_BATCH))
+            inflight[self._next] = now_ms
             self._next += 1
         self.wake_ms = min(due_ms, next(iter(inflight.values())) + lease_ms + 1)
         return calls

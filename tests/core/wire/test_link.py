@@ -250,10 +250,12 @@ def test_a_repeated_request_is_applied_once_and_answered_once() -> None:
     assert len(callee.replies(LIMITS.park_ms)) == 1
 
 
-def test_nothing_follows_request_0_before_its_reply() -> None:
-    caller = Caller("s", LIMITS, 0, unlimited())
-    assert caller.calls(0)
+def test_request_0_is_empty_and_nothing_follows_it_before_its_reply() -> None:
+    caller, later = Caller("s", LIMITS, 0, unlimited()), Callee("s", LIMITS, 0, unlimited())
     caller.outbox.push([Ack(1, 1)], 0)
+    (opening,) = caller.calls(0)
+    assert later.request(*opening, 0) == [encode([])], "held up for long, it asks a later process for nothing"
+    caller.outbox.push([Ack(1, 2)], 0)
     assert not caller.calls(100)
 
 
