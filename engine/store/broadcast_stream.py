@@ -116,10 +116,7 @@ class BroadcastLog:
             keys = [*_KEYS, idempotency_key(audience_key(entry.tenant, entry.topic), id)]
             audience = f"{entry.tenant} {entry.topic}" if entry.envelope.retain else ""
             calls.append((keys, [*self._limits, entry.envelope.digest.hex(), encode_entry(entry), remember_ms, entry.tenant, audience]))
-        if len(calls) == 1:
-            replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
-        else:
-            replies = await _APPEND.run_many(self._client, calls, self._replicas)
+        replies = await _APPEND.run_many(self._client, calls, self._replicas)
         return [_appended(reply, entry.envelope.digest, repeated) for reply, (entry, _) in zip(replies, entries, strict=True)]
 
     async def read(self, after: int, *, wait: bool) -> Read:

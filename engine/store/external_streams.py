@@ -33,7 +33,7 @@ from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
-_TRIM = Script("external_trim")
+_TRIM = Script("stream_trim")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[SessionEvent])

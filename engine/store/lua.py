@@ -122,6 +122,8 @@ class Script:
         """
         if not calls:
             return []
+        if len(calls) == 1 and not replicas.count:
+            return [await self.run(client, *calls[0])]
         replies = await self._round_trip(client, calls, replicas)
         unknown = [at for at in range(len(calls)) if isinstance(replies[at], NoScriptError)]
         if unknown:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 _CHECKPOINT = Script("fenced/slot_checkpoint")
 _TRIM = Script("stream_trim")
+
+_MEASURED: Final = 64
+"""A stream is measured when it has grown by so many entries (`slot_checkpoint.lua`)."""
 
 _SLOT_MESSAGES = 500
 """Messages per script run: it blocks Redis for a few milliseconds."""
@@ -96,18 +99,10 @@ class Pages:
         Raises DataLost, StorageUnavailable.
         """
         self.damaged, self.lost = [], []
-        if not keys:
-            return {}
         by_slot: dict[int, list[str]] = {}
         for key in keys:
             by_slot.setdefault(slot_of(key), []).append(key)
-        with StorageCalls("pages"):
-            pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline, by_slot)
-            for slot, fields in by_slot.items():
-                pipeline.hmget(page_key(slot), fields)
-            marked, *replies = await pipeline.execute()
-        check(marked)
+        replies = await self._guarded("pages", by_slot, lambda pipeline, slot: pipeline.hmget(page_key(slot), by_slot[slot]))
         pages: dict[str, AnyPage | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
             for key, blob in zip(fields, blobs, strict=True):
@@ -119,15 +114,7 @@ class Pages:
 
         Raises DataLost, StorageUnavailable.
         """
-        if not slots:
-            return {}
-        with StorageCalls("windows"):
-            pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline, slots)
-            for slot in slots:
-                pipeline.zrange(deadlines_key(slot), 0, -1, withscores=True)
-            marked, *replies = await pipeline.execute()
-        check(marked)
+        replies = await self._guarded("windows", slots, lambda pipeline, slot: pipeline.zrange(deadlines_key(slot), 0, -1, withscores=True))
         return {slot: [(key.decode(), int(at_ms)) for key, at_ms in times] for slot, times in zip(slots, replies, strict=True)}
 
     async def floors(self, slots: Sequence[int]) -> dict[int, int]:
@@ -135,16 +122,21 @@ class Pages:
 
         Raises DataLost, StorageUnavailable.
         """
+        replies = await self._guarded("floors", slots, lambda pipeline, slot: pipeline.get(floor_key(slot)))
+        return {slot: int(floor) for slot, floor in zip(slots, replies, strict=True) if floor}
+
+    async def _guarded(self, what: str, slots: Collection[int], read: Callable[[Any, int], object]) -> list[Any]:
+        """The reply to the command that `read` appends for each slot, from a server that lacks no checkpoint of them."""
         if not slots:
-            return {}
-        with StorageCalls("floors"):
+            return []
+        with StorageCalls(what):
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
-                pipeline.get(floor_key(slot))
+                read(pipeline, slot)
             marked, *replies = await pipeline.execute()
         check(marked)
-        return {slot: int(floor) for slot, floor in zip(slots, replies, strict=True) if floor}
+        return replies
 
     async def _decode(self, key: str, blob: bytes) -> AnyPage | None:
         try:
@@ -208,7 +200,8 @@ class Pages:
 
     async def _trim(self, names: Sequence[bytes]) -> None:
         """Trim the streams of these mailboxes to their bytes. What is trimmed is announced as a gap when it is not found."""
-        calls = [([offline_key(name.decode())], [self._stream_bytes_max, self._stream_count_min]) for name in names]
+        args = [0, self._stream_bytes_max, self._stream_count_min, _MEASURED]
+        calls = [([offline_key(name.decode())], args) for name in names]
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 

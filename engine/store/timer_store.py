@@ -299,10 +299,7 @@ class TimerStore:
     ) -> list[StoreDone]:
         """Run the script. An entry has no answer afterwards when its id names another timer."""
         calls = self._calls(work, entries, now_ms, claim_ms)
-        if len(calls) == 1:
-            replies = [await _TURN.run(self._client, *calls[0], replicas)]
-        else:
-            replies = await _TURN.run_many(self._client, calls, replicas)
+        replies = await _TURN.run_many(self._client, calls, replicas)
         if claim_ms:
             self.reach_ms = replies[-1][1]
         of_parts = [of_part for _, _, *of_run in replies for of_part in of_run]
