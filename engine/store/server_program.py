@@ -86,11 +86,6 @@ def installed_servers() -> list[ServerProgram]:
     return sorted(found, key=lambda program: program.version, reverse=True)  # stable: PATH first
 
 
-def find_server() -> Path:
-    """Path of the newest server program. Raises like `installed_servers`."""
-    return installed_servers()[0].path
-
-
 def _paths() -> Iterator[Path]:
     for name in NAMES:
         if (on_path := shutil.which(name)) is not None:

@@ -17,9 +17,8 @@ from nats.errors import Error as NatsError
 from nats.js.api import StreamConfig
 from redis.asyncio import Redis
 
-from engine.store.server_program import find_server
 from tests.support.chaos.breakable_engine import LATE_S, victim_of
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, find_server
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.source_servers import SourceServer, kafka_server, nats_server
 from tests.support.waiting import until, until_done

@@ -20,8 +20,7 @@ from engine.config import FIELDS, STORES_ALLOWED, Config
 from engine.store.cluster import tag_of
 from engine.store.keys import EPOCH_FIELD, LINK_KEY_KEY, META_KEY
 from engine.store.redis_client import claim_data_epoch
-from engine.store.server_program import find_server
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, find_server
 from tests.support.scrapes import FAMILIES
 
 ROOT = Path(__file__).parents[2]

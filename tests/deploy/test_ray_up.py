@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.store.server_program import find_server
 from tests.support.hosts import CHECKOUT, Host, Network, require_namespaces
 from tests.support.process_tree import role_of
 from tests.support.ray_up import RayUp
+from tests.support.redis_server import find_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

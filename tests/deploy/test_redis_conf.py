@@ -13,8 +13,7 @@ from redis.asyncio import Redis
 
 from engine.store.durability import read_durability
 from engine.store.redis_client import durability_warnings
-from engine.store.server_program import find_server
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, find_server
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from engine.store.server_program import find_server
 from tests.support.chaos.breakable_engine import victim_of
 from tests.support.chaos.traffic import Traffic
 from tests.support.chaos.victim import Victim
+from tests.support.redis_server import find_server
 from tests.support.running_engine import running_engine
 from tests.support.waiting import until
 

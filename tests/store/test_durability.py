@@ -13,8 +13,7 @@ from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.store.durability import AS_PROMISED, EVERYSEC, EVICTABLE, MEMORY, OS, UNKNOWN, durability, read_durability
 from engine.store.redis_client import connect, wait_ready
-from engine.store.server_program import find_server
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer, find_server, start_redis
 
 PROMISED = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 

@@ -23,11 +23,10 @@ from engine.store.journal import Journal
 from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.redis_client import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
-from engine.store.server_program import find_server
 from engine.store.tenant_usage import TenantUsage
 from engine.store.user_entries import drop_user_entries
 from tests.support.free_port import free_port
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, find_server
 from tests.support.stored import LAYOUTS
 
 

@@ -26,12 +26,11 @@ from engine.store.lua import NO_REPLICAS, Replicas
 from engine.store.masters import MasterSearch
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sentinel import _ToMaster, parse
-from engine.store.server_program import find_server
 from engine.store.timer_store import TimerStore
 from tests.support.chaos.sentinel_group import SentinelGroup
 from tests.support.free_port import free_port
 from tests.support.journal_writer import Writer
-from tests.support.redis_server import RedisServer, oldest_supported
+from tests.support.redis_server import RedisServer, find_server, oldest_supported
 from tests.support.waiting import until, until_done
 
 ONE_REPLICA = Replicas(1, 300)

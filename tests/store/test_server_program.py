@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import ConfigError
 from engine.store import server_program
-from engine.store.server_program import ServerProgram, find_server, installed_servers
+from engine.store.server_program import ServerProgram, installed_servers
 
 
 def script(folder: Path, name: str, told: str) -> Path:
@@ -30,7 +30,7 @@ def test_the_newest_program_on_path_is_taken(tmp_path: Path, monkeypatch: pytest
     script(tmp_path / "a", "redis-server", "Redis server v=7.0.15 sha=0:0")
     valkey = script(tmp_path / "b", "valkey-server", "Valkey server v=8.1.4 sha=0:0")
     monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b:/bin")
-    assert find_server() == valkey
+    assert installed_servers()[0].path == valkey
     assert [str(program) for program in installed_servers()] == [
         f"Valkey 8.1.4 ({valkey})",
         f"Redis 7.0.15 ({tmp_path}/a/redis-server)",
@@ -46,7 +46,7 @@ def test_an_old_one_on_path_gives_way_to_the_one_that_a_dependency_brings(tmp_pa
     assert newest.lacking_fixes == ""
     assert last.path == old
     newer = script(tmp_path, "redis-server", "Redis server v=10.0.0 sha=0:0")
-    assert find_server() == newer
+    assert installed_servers()[0].path == newer
 
 
 @pytest.mark.usefixtures("without_bundled")

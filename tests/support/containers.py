@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from engine.store.server_program import find_server
 from tests.support.hosts import Host, Network
 from tests.support.missing_programs import missing
+from tests.support.redis_server import find_server
 
 # No mount of it is seen outside the host.
 _MAKE_ROOT: Final = """

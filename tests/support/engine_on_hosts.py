@@ -23,8 +23,8 @@ from typing import Final
 
 import yaml
 
-from engine.store.server_program import find_server
 from tests.support.hosts import CHECKOUT, Host
+from tests.support.redis_server import find_server
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
 
 PORT: Final = 8000  # of the edges, on every host

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.errors import ConfigError
 from engine.store.embedded_redis import dying_with_parent
-from engine.store.server_program import ServerProgram, find_server, program_at
+from engine.store.server_program import ServerProgram, installed_servers, program_at
 from tests.support.missing_programs import missing
 
 REDIS_OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync always --maxmemory-policy noeviction"
@@ -67,6 +67,11 @@ class RedisServer:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
+
+
+def find_server() -> Path:
+    """The newest server program that is installed."""
+    return installed_servers()[0].path
 
 
 def oldest_supported() -> ServerProgram:

@@ -17,8 +17,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from engine.store.embedded_redis import dying_with_parent
-from engine.store.server_program import find_server
 from tests.support.free_port import free_port
+from tests.support.redis_server import find_server
 from tests.support.redis_tls import RedisTls
 
 SERVICE = "notifications"
