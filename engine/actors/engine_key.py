@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -103,10 +102,10 @@ def write_key(key: bytes, namespace: str) -> None:
     """Leave the key on this node, for actors that start here. When that fails, they are handed it."""
     try:
         folder = _node_folder(namespace)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{_FILE}.", dir=folder)  # with mode 0600
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-        Path(draft).replace(folder / _FILE)
+        with tempfile.TemporaryDirectory(dir=folder) as drafts:
+            (draft := Path(drafts, _FILE)).touch(0o600)
+            draft.write_bytes(key)
+            draft.replace(folder / _FILE)
     except OSError as error:
         log.warning("the engine key is not kept on this node: %s", error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import stat
 from pathlib import Path
 
@@ -67,10 +68,15 @@ async def test_a_key_that_another_engine_left_on_the_node_is_not_used() -> None:
 
 
 async def test_a_node_that_cannot_keep_the_key_does_not_stop_the_actor(session: Path) -> None:
-    session.write_text("no directory")
     lock = ConfigLock(seal(CONFIG, KEY))
-    lock.unlock(KEY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as a full disk
+    try:
+        lock.unlock(KEY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert await lock.config() == CONFIG
+    assert not list((session / "engine").iterdir()), "nor does it keep a part"
 
 
 async def test_only_processes_of_the_engine_are_listened_to() -> None:
