@@ -184,22 +184,22 @@ class RayCluster:
         if _auth_token_exists():
             # `ray start` protects a cluster with this token unless told otherwise, but `ray.init` would not present it.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+        wanted = requirements()
+        names = [one.name for one in wanted]
         try:
             found = self._init(address=self._config.address)
+            self.runtime_env = runtime_env(NodePackages(*look_here(names)), look_everywhere(names), wanted)
+            if self.runtime_env:  # of the whole job: Ray takes a local package with no smaller part
+                import ray
+
+                ray.shutdown()
+                found = self._init(address=self._config.address, runtime_env=self.runtime_env)
         except Exception as error:  # here too
             told = " ".join(str(error).split())  # in one line
             raise ClusterError(
                 f"address: cannot join the Ray cluster at {self._config.address!r} ({told}); "
                 + (_OTHER_VERSION if "Version mismatch" in told else _NOT_JOINED)
             ) from error
-        wanted = requirements()
-        names = [one.name for one in wanted]
-        self.runtime_env = runtime_env(NodePackages(*look_here(names)), look_everywhere(names), wanted)
-        if self.runtime_env:  # of the whole job: Ray takes a local package with no smaller part
-            import ray
-
-            ray.shutdown()
-            found = self._init(address=self._config.address, runtime_env=self.runtime_env)
         return found
 
     def _init(self, **options: Any) -> dict[str, Any]:

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 from ray._private import node, utils, worker
 
 from engine.cli import ray_cluster
+from engine.cli.node_packages import NodePackages
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.config import Config
 
@@ -43,6 +46,20 @@ def test_another_version_of_ray_is_told_in_one_line(monkeypatch: pytest.MonkeyPa
     assert "Ray: 1.0 Python: 3.0.0" in str(raised.value)
     assert str(raised.value).endswith("install the engine into the Python that the cluster's Ray runs with, and start it there")
     assert "\n" not in str(raised.value)
+
+
+def test_a_cluster_that_does_not_take_the_package_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> Any:
+        if "runtime_env" in options:
+            raise RuntimeError("no room\nfor the package")
+        return SimpleNamespace(address_info={})
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
+    monkeypatch.setattr(ray_cluster, "_auth_token_exists", lambda: False)
+    monkeypatch.setattr(ray_cluster, "look_everywhere", lambda _names: {"node": NodePackages("another", {})})
+    with pytest.raises(ClusterError, match=r"^address: cannot join .*no room for the package"):
+        RayCluster(Config(address="auto")).start()
 
 
 def test_the_command_line_that_ray_shows_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
