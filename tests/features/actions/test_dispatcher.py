@@ -142,10 +142,8 @@ async def test_what_became_of_actions_is_counted_by_target(redis_client: Redis) 
     async with dispatching(redis_client, targets) as dispatcher:
         await until(lambda: is_empty(redis_client))
         await act(redis_client, 2)
-        await until(lambda: dispatcher.figures()[TARGET].outcomes.keys() >= {"given_up", "done"})
-        figures = dispatcher.figures()[TARGET]
-    assert figures.outcomes == {"failed": 2, "given_up": 1, "done": 1}
-    assert (figures.held, figures.breaker) == (0, BreakerState.CLOSED)
+        counted = {"failed": 2, "given_up": 1, "done": 1}
+        await until(lambda: dispatcher.figures()[TARGET], holds=lambda found: found == (counted, 0, BreakerState.CLOSED))
 
 
 async def test_what_is_refused_for_good_is_a_dead_letter_with_the_reason(redis_client: Redis) -> None:
