@@ -207,9 +207,9 @@ class UserRequests:
             self._output.to_edges.extend((session, Moved(done.ref, -1, version)) for session, done in self.erasing.pop(key))
 
     def take(self) -> list[UserChange]:
-        """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
-        taken = self.waiting.copy()
-        self.waiting.clear()
+        """Removes and returns the oldest waiting changes for the next group. Call exactly one of `committed` and `refused` for them."""
+        taken = self.waiting[: self._config.commit_records_max]
+        del self.waiting[: self._config.commit_records_max]
         settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max)
         return taken
 

@@ -88,6 +88,16 @@ def test_of_two_changes_the_later_one_holds() -> None:
     assert [record.profile for record in of(world.ask(GetProfile(3, KEY)), ProfileIs)] == [None]
 
 
+def test_a_group_has_a_bounded_number_of_changes() -> None:
+    world = World(commit_records_max=2)
+    for topic in "abc":
+        world.subscribe(topic)
+    world.fetch()
+    assert len(world.take_group().riders.notes) == 2
+    world.core.group_committed(world.now_ms)
+    assert [answer.topics for answer in of(world.settle(), Subscribed)] == [["a"], ["a", "b"], ["a", "b", "c"]]
+
+
 def test_while_storage_is_away_a_change_in_a_group_is_answered_after_the_rollback_and_any_other_at_once() -> None:
     world = World()
     world.tell(SetProfile(1, KEY, QUIET))
