@@ -80,6 +80,11 @@ class Network:
             self._known[caller, callee] = found
         return found
 
+    def reaches_newest(self, caller: Process, callee: str) -> bool:
+        """Not where Ray cannot tell this caller of the newest process: its calls go to the one before, which may answer."""
+        known = self._known.get((caller, callee), self.routes[callee])
+        return known is self.routes[callee] or not self._cuts.is_cut(self._control, caller.place)
+
     # -- Calls. -------------------------------------------------------------------------------------------------------
     def call(self, callee: str, method: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         caller = PROCESS.get()

@@ -581,7 +581,8 @@ class World:
         self.faults.happens("upgrade", "every process is to be replaced")
         process, controller = self.cluster.network.routes[CONTROLLER]
         if process.state == "running":
-            running = {name: actor._started_ms for name, (_, actor) in self.cluster.network.routes.items()}
+            network = self.cluster.network
+            running = {name: actor._started_ms for name, (_, actor) in network.routes.items() if network.reaches_newest(process, name)}
             upgrading = process.context.run(self.loop.create_task, controller.upgrade())
             upgrading.add_done_callback(partial(self._upgrade_begun, running), context=self.loop.outside)
 
