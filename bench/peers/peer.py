@@ -16,8 +16,8 @@ from typing import IO, Any, Final, Self
 from bench.books import now_s
 from bench.processes import Processes
 from bench.system import System
-from engine.store.server_program import find_server
 from tests.support.free_port import free_port
+from tests.support.redis_server import find_server
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _START_S: Final = 30.0
