@@ -16,22 +16,7 @@ from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
-from engine.core.wire.records import (
-    ACCEPTED,
-    OVERLOADED,
-    SUPPRESSED,
-    UNAVAILABLE,
-    Explain,
-    Post,
-    Posted,
-    Probe,
-    Probed,
-    Rejected,
-    Schedule,
-    SetProfile,
-    Timer,
-    encode,
-)
+from engine.core.wire import records as wire
 from engine.errors import Overloaded, Unavailable
 from engine.gateway.pending_calls import PendingCall, PendingCalls, sizes_of
 from engine.publish.priority_lanes import PriorityLanes
@@ -72,10 +57,10 @@ class Peers:
         return PriorityLanes(4, WINDOW_BYTES, 10, 1.0, 500, deliver, self.clock)
 
     def ask(self, *users: str) -> PendingCall:
-        return self.calls.begin(len(users), lambda base: [Probe(base + n, user, "", 0) for n, user in enumerate(users)])
+        return self.calls.begin(len(users), lambda base: [wire.Probe(base + n, user, "", 0) for n, user in enumerate(users)])
 
     def answer(self, ref: int, seq: int = 0) -> None:
-        self.calls.answer([Probed(ref, "offline", seq)])
+        self.calls.answer([wire.Probed(ref, "offline", seq)])
 
     def newly_sent(self) -> list[tuple[int, int]]:
         sent, self.sent = self.sent, []
@@ -112,7 +97,7 @@ async def test_answers_of_one_batch_may_be_of_several_calls_and_the_first_to_a_r
     peers = Peers()
     peers.routes = {"c": 1}
     first, second = peers.ask("a", "b", "c"), peers.ask("d")
-    peers.calls.answer([Probed(ref, "offline", seq) for ref, seq in ((1, 6), (3, 8), (1, 9), (99, 9), (0, 5))])
+    peers.calls.answer([wire.Probed(ref, "offline", seq) for ref, seq in ((1, 6), (3, 8), (1, 9), (99, 9), (0, 5))])
     assert [answer and answer.seq for answer in first.answers + second.answers] == [5, 6, None, 8]
     assert (first.done.done(), second.done.done(), len(peers.calls)) == (False, True, 1)
     peers.answer(2, 7)
@@ -124,7 +109,7 @@ async def test_what_is_left_of_a_request_that_nobody_awaits_any_more_ends_with_i
     peers = Peers()
     call = peers.calls.begin(2, lambda base: [message(base, "t:a"), message(base + 1, "t:a")], (HIGH, HIGH))
     call.done.cancel()  # as the publisher's disconnect does
-    peers.calls.answer([Posted(call.base, ACCEPTED, 1)])
+    peers.calls.answer([wire.Posted(call.base, wire.ACCEPTED, 1)])
     for now_ms, left in ((TIMEOUT_MS - 1, 1), (TIMEOUT_MS, 0)):
         peers.now_ms = now_ms
         peers.calls.expire(now_ms)
@@ -144,8 +129,8 @@ async def test_more_records_than_may_wait_are_refused_and_none_of_them_is_sent()
     assert len(peers.newly_sent()) == 2
 
 
-def message(ref: int, user: str, size: int = 500) -> Post:
-    return Post(ref, user, True, 0, Envelope(f"m{ref}", b"", HIGH, True, bytes(size - 500)))
+def message(ref: int, user: str, size: int = 500) -> wire.Post:
+    return wire.Post(ref, user, True, 0, Envelope(f"m{ref}", b"", HIGH, True, bytes(size - 500)))
 
 
 async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_of_them() -> None:
@@ -156,9 +141,9 @@ async def test_bytes_on_links_are_limited_a_body_for_many_users_counts_for_each_
     with pytest.raises(Overloaded):
         peers.ask("t:b")
     assert len(peers.calls) == 2
-    peers.calls.answer([Posted(call.base, ACCEPTED, 1)])
+    peers.calls.answer([wire.Posted(call.base, wire.ACCEPTED, 1)])
     assert peers.calls.bytes == 1100, "counted until the last of the call is there"
-    peers.calls.answer([Posted(call.base + 1, ACCEPTED, 2)])
+    peers.calls.answer([wire.Posted(call.base + 1, wire.ACCEPTED, 2)])
     assert peers.calls.bytes == 0
     peers.ask("t:b")
 
@@ -173,16 +158,16 @@ async def test_a_tenant_that_fills_its_part_of_the_bytes_leaves_the_others_their
             peers.ask(f"{tenant}:b")
         assert "500 are its part now" in str(refused.value)
     peers.ask("third:a")
-    peers.calls.answer([Posted(other.base, ACCEPTED, 1)])
+    peers.calls.answer([wire.Posted(other.base, wire.ACCEPTED, 1)])
     peers.ask("other:a")
 
 
 async def test_what_is_counted_of_a_record_is_about_its_size_on_a_link() -> None:
-    timer = Timer("0-a", "t:u", 1, 1, 1, message(0, "t:u", 1500).envelope)
-    for record in (message(1, "t:u", 1500), Schedule(1, True, timer), Explain(1, "t:u", 0, message(1, "t:u", 1500))):
+    timer = wire.Timer("0-a", "t:u", 1, 1, 1, message(0, "t:u", 1500).envelope)
+    for record in (message(1, "t:u", 1500), wire.Schedule(1, True, timer), wire.Explain(1, "t:u", 0, message(1, "t:u", 1500))):
         assert sizes_of([record]) == [1500]
-        assert 1000 < len(encode([record])) < 1500
-    assert sizes_of([SetProfile(1, "t:u", None)]) == [len(encode([SetProfile(1, "t:u", None)]))]
+        assert 1000 < len(wire.encode([record])) < 1500
+    assert sizes_of([wire.SetProfile(1, "t:u", None)]) == [len(wire.encode([wire.SetProfile(1, "t:u", None)]))]
 
 
 async def failing(peers: Peers, *users: str) -> None:
@@ -212,12 +197,14 @@ async def test_of_a_request_for_several_shards_only_what_needs_the_avoided_one_i
     peers.routes = {"a": 0, "b": 1}
     await failing(peers, *"aaaa")
     call = peers.calls.begin(
-        4, lambda base: [message(base, "a"), message(base + 1, "b"), Probe(base + 2, "a", "", 0), Probe(base + 3, "b", "", 0)], (HIGH,) * 4
+        4,
+        lambda base: [message(base, "a"), message(base + 1, "b"), wire.Probe(base + 2, "a", "", 0), wire.Probe(base + 3, "b", "", 0)],
+        (HIGH,) * 4,
     )
     assert peers.newly_sent() == [(1, call.base + 1), (1, call.base + 3)]
     post, _, probe, _ = call.answers
-    assert (type(post), post.ref, post.status) == (Posted, call.base, UNAVAILABLE)
-    assert (type(probe), probe.ref, probe.status) == (Rejected, call.base + 2, UNAVAILABLE)
+    assert (type(post), post.ref, post.status) == (wire.Posted, call.base, wire.UNAVAILABLE)
+    assert (type(probe), probe.ref, probe.status) == (wire.Rejected, call.base + 2, wire.UNAVAILABLE)
     assert "shard-0" in post.detail
     assert post.retry_ms > 0
     peers.answer(call.base + 1)
@@ -238,14 +225,14 @@ async def test_an_answer_that_refuses_is_an_answer() -> None:
     peers = Peers()
     for _ in range(20):
         call = peers.calls.begin(1, lambda base: [message(base, "a")], (HIGH,))
-        peers.calls.answer([Posted(call.base, UNAVAILABLE)])
+        peers.calls.answer([wire.Posted(call.base, wire.UNAVAILABLE)])
         peers.calls.expire(peers.now_ms)
     assert peers.calls.breaker_states == {0: BreakerState.CLOSED}
 
 
 async def test_what_was_never_sent_is_no_failure_of_the_shard() -> None:
     peers = Peers()
-    peers.calls.begin(10, lambda base: [Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
+    peers.calls.begin(10, lambda base: [wire.Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
     assert len(peers.newly_sent()) == 4
     for ref in range(3):
         peers.answer(ref)  # three more are sent
@@ -253,7 +240,7 @@ async def test_what_was_never_sent_is_no_failure_of_the_shard() -> None:
     peers.calls.expire(TIMEOUT_MS)
     assert peers.calls.breaker_states == {0: BreakerState.OPEN}, "four of seven that were sent failed"
     peers = Peers()
-    peers.calls.begin(10, lambda base: [Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
+    peers.calls.begin(10, lambda base: [wire.Probe(base + n, "a", "", 0) for n in range(10)], (1,) * 10)
     for ref in range(5):
         peers.answer(ref)
     peers.now_ms = TIMEOUT_MS
@@ -398,10 +385,10 @@ async def test_a_call_ends_at_its_deadline_with_the_answers_it_has() -> None:
 
 async def test_a_record_that_was_never_sent_is_refused_with_the_time_of_the_backlog() -> None:
     peers = Peers()
-    call = peers.calls.begin(5, lambda base: [Probe(base + n, "a", "", 0) for n in range(5)], [1] * 5)
+    call = peers.calls.begin(5, lambda base: [wire.Probe(base + n, "a", "", 0) for n in range(5)], [1] * 5)
     assert [ref for _, ref in peers.newly_sent()] == [0, 1, 2, 3]
     peers.calls.expire(500)
-    assert (type(call.answers[4]), call.answers[4].status) == (Rejected, OVERLOADED)
+    assert (type(call.answers[4]), call.answers[4].status) == (wire.Rejected, wire.OVERLOADED)
     assert call.answers[:4] == [None] * 4
     assert not call.done.done()
 
@@ -434,13 +421,13 @@ async def test_whatever_happens_each_record_is_answered_where_it_was_sent_last_a
 
 async def test_nobody_at_a_former_owner_is_no_answer_to_a_record_sent_on() -> None:
     peers = Peers()
-    call = peers.calls.begin(1, lambda base: [Post(base, "a", True, 60_000, Envelope("m", b"d" * 8, HIGH, False, b"1"))])
+    call = peers.calls.begin(1, lambda base: [wire.Post(base, "a", True, 60_000, Envelope("m", b"d" * 8, HIGH, False, b"1"))])
     peers.routes = {"a": 1}
     peers.calls.moved(0, 0, known=True)
     assert peers.newly_sent() == [(0, 0), (1, 0)]
-    peers.calls.answer([Posted(0, SUPPRESSED, 0, NOBODY_CONNECTED)], 0)
+    peers.calls.answer([wire.Posted(0, wire.SUPPRESSED, 0, NOBODY_CONNECTED)], 0)
     assert not call.done.done()
-    peers.calls.answer([Posted(0, ACCEPTED, 7)], 1)
+    peers.calls.answer([wire.Posted(0, wire.ACCEPTED, 7)], 1)
     assert call.answers[0].seq == 7
     assert len(peers.calls) == 0
 

@@ -9,22 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.core.wire.records import (
-    ACCEPTED,
-    DUPLICATE,
-    SSE,
-    Ack,
-    AckIds,
-    Attach,
-    Deliver,
-    Detach,
-    GapRange,
-    Hangup,
-    Moved,
-    Post,
-    Posted,
-    Welcome,
-)
+from engine.core.wire import records as wire
 from tests.sim.books import Books
 from tests.sim.known import User, Violation
 from tests.sim.loop import Process
@@ -83,17 +68,17 @@ class ShardTap:
     # -- What the core is told. ---------------------------------------------------------------------------------------
     def _told(self, session: str, record: Any) -> None:
         kind = type(record)
-        if kind is Post:
+        if kind is wire.Post:
             self._posts[session, record.ref] = (record.key, record.envelope.id)
-        elif kind is Attach:
+        elif kind is wire.Attach:
             self._flights[session, record.conn] = Flight(self._books.user(record.key), record.kind)
-        elif kind is Detach:
+        elif kind is wire.Detach:
             self._flights.pop((session, record.conn), None)
-        elif kind is Ack or kind is AckIds:
+        elif kind is wire.Ack or kind is wire.AckIds:
             flight = self._flights.get((session, record.conn))
             if flight is None or not flight.attached:
                 return
-            if kind is Ack:
+            if kind is wire.Ack:
                 seqs = [seq for seq in flight.attempts if seq <= record.seq] if record.seq <= flight.user.head else []
             else:
                 seqs = [seq for seq in map(flight.user.seq_of.get, record.ids) if seq in flight.attempts]
@@ -117,29 +102,29 @@ class ShardTap:
 
     def _said(self, session: str, record: Any) -> None:
         kind = type(record)
-        if kind is Posted:
+        if kind is wire.Posted:
             self._posted(session, record)
             return
         flight = self._flights.get((session, getattr(record, "conn", -1)))
         if flight is None:
             return
-        if kind is Deliver:
+        if kind is wire.Deliver:
             flight.attached = True
             self._delivered(flight, record, f"{session}/{record.conn}")
-        elif kind is Hangup or kind is Moved:
+        elif kind is wire.Hangup or kind is wire.Moved:
             del self._flights[session, record.conn]  # what its client says from now on arrives too late
-        elif kind is Welcome or kind is GapRange:
+        elif kind is wire.Welcome or kind is wire.GapRange:
             flight.attached = True
 
-    def _posted(self, session: str, record: Posted) -> None:
+    def _posted(self, session: str, record: wire.Posted) -> None:
         key, id = self._posts.pop((session, record.ref), ("", ""))
-        if record.status not in {ACCEPTED, DUPLICATE} or not key or not record.seq:
+        if record.status not in {wire.ACCEPTED, wire.DUPLICATE} or not key or not record.seq:
             return
         message = self._books.user(key).messages.get(record.seq)
         if message is None or message.id != id:
             raise Violation(f"[1] {id} of {key} is answered as {record.seq} before it is in the journal", key)
 
-    def _delivered(self, flight: Flight, record: Deliver, name: str) -> None:
+    def _delivered(self, flight: Flight, record: wire.Deliver, name: str) -> None:
         user = flight.user
         acked = self._acked.get(user.key, ())
         for seq, attempt, _ in record.messages:
@@ -159,5 +144,5 @@ class ShardTap:
             if flight.sends[seq] > self._config.retry_tries:
                 raise Violation(f"tries: {seq} goes out on {name} too often", user.key)
         pending = [seq for seq in flight.attempts if not self._books.is_accounted(user, seq)]
-        if len(pending) > self._config.window and flight.kind != SSE:
+        if len(pending) > self._config.window and flight.kind != wire.SSE:
             raise Violation(f"window: {len(pending)} messages are in flight on {name}: {pending}", user.key)

@@ -27,29 +27,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import (
-    WEBSOCKET,
-    Ack,
-    AckIds,
-    Attach,
-    ChangeProfile,
-    Deliver,
-    DeliverShared,
-    Detach,
-    Explain,
-    GetProfile,
-    MarkInbox,
-    Nack,
-    Post,
-    ReadBacklog,
-    ReadInbox,
-    ReadUser,
-    SetProfile,
-    Shared,
-    Subscribe,
-    Timer,
-    Trace,
-)
+from engine.core.wire import records as wire
 from engine.features.digest.core.backlog_reads import read_backlog
 from engine.features.inbox.core import inbox_requests
 from engine.features.policy.core.changed_profiles import change_profile, get_profile
@@ -98,15 +76,15 @@ def small_config(inbox: InboxLimits | None = None, **changes: Any) -> Config:
 
 
 HANDLERS = {
-    Explain: explain,
-    GetProfile: get_profile,
-    SetProfile: change_profile,
-    ChangeProfile: change_profile,
-    Trace: trace,
-    ReadBacklog: read_backlog,
-    ReadUser: user_overview,
-    ReadInbox: inbox_requests.read,
-    MarkInbox: inbox_requests.mark,
+    wire.Explain: explain,
+    wire.GetProfile: get_profile,
+    wire.SetProfile: change_profile,
+    wire.ChangeProfile: change_profile,
+    wire.Trace: trace,
+    wire.ReadBacklog: read_backlog,
+    wire.ReadUser: user_overview,
+    wire.ReadInbox: inbox_requests.read,
+    wire.MarkInbox: inbox_requests.mark,
 }
 """As the features of a shard have them."""
 
@@ -154,7 +132,7 @@ class World:
     def post(self, user: str = "u", id: str | None = None, *, digest: bytes = b"d" * 8, ttl_ms: int = 60_000, **fields: Any) -> int:
         self.refs += 1
         id = id or f"m{self.refs}"
-        record = Post(
+        record = wire.Post(
             self.refs,
             f"t:{user}",
             fields.pop("idempotent", True),
@@ -181,8 +159,8 @@ class World:
 
     def attach(self, conn: int, user: str = "u", cursor: int | None = None, *, epoch: str = "e1", **fields: Any) -> None:
         epoch = "" if cursor is None else epoch
-        kind = fields.pop("kind", WEBSOCKET)
-        self.tell(Attach(conn, f"t:{user}", kind, epoch, cursor or 0, f"s{conn}", "", **fields))
+        kind = fields.pop("kind", wire.WEBSOCKET)
+        self.tell(wire.Attach(conn, f"t:{user}", kind, epoch, cursor or 0, f"s{conn}", "", **fields))
 
     def connect(self, conn: int, user: str = "u", cursor: int | None = None, **fields: Any) -> list[Any]:
         """Attach a connection and settle; returns what the core said."""
@@ -190,16 +168,16 @@ class World:
         return self.settle()
 
     def ack(self, conn: int, seq: int) -> None:
-        self.tell(Ack(conn, seq))
+        self.tell(wire.Ack(conn, seq))
 
     def ack_ids(self, conn: int, *ids: str) -> None:
-        self.tell(AckIds(conn, list(ids)))
+        self.tell(wire.AckIds(conn, list(ids)))
 
     def nack(self, conn: int, *ids: str) -> None:
-        self.tell(Nack(conn, list(ids), "cannot"))
+        self.tell(wire.Nack(conn, list(ids), "cannot"))
 
     def detach(self, conn: int, code: int = 1006) -> None:
-        self.tell(Detach(conn, code))
+        self.tell(wire.Detach(conn, code))
 
     def tell(self, *records: Any) -> None:
         self.core.handle(EDGE, records, self.now_ms)
@@ -214,14 +192,14 @@ class World:
         self.ack(conn, seq)
         return self.settle()
 
-    def fire(self, timers: Sequence[Timer]) -> list[Any]:
+    def fire(self, timers: Sequence[wire.Timer]) -> list[Any]:
         """A scheduler hands these timers out; returns what the core said to the edge."""
         self.core.fire(timers, self.now_ms)
         return self.settle()
 
     def subscribe(self, *topics: str, user: str = "u", remove: Sequence[str] = ()) -> int:
         self.refs += 1
-        self.tell(Subscribe(self.refs, f"t:{user}", list(topics), list(remove)))
+        self.tell(wire.Subscribe(self.refs, f"t:{user}", list(topics), list(remove)))
         return self.refs
 
     def broadcast(
@@ -266,11 +244,11 @@ class World:
         """What the shard says, with the broadcasts as the edge hands them to each connection."""
         said: list[Any] = []
         for record in self.raw():
-            if isinstance(record, Shared):
+            if isinstance(record, wire.Shared):
                 self.bodies.put(record.pos, record.body)
-            elif isinstance(record, DeliverShared):
+            elif isinstance(record, wire.DeliverShared):
                 body = self.bodies[record.pos]
-                said.extend(Deliver(conn, [(seq, attempt, body)]) for conn, seq, attempt in record.deliveries)
+                said.extend(wire.Deliver(conn, [(seq, attempt, body)]) for conn, seq, attempt in record.deliveries)
             else:
                 said.append(record)
         return said
@@ -483,7 +461,10 @@ class Client:
 def delivered(records: list[Any], conn: int = 1) -> list[tuple[int, int]]:
     """(seq, attempt) of everything delivered to the connection."""
     return [
-        (seq, attempt) for record in records if isinstance(record, Deliver) and record.conn == conn for seq, attempt, _ in record.messages
+        (seq, attempt)
+        for record in records
+        if isinstance(record, wire.Deliver) and record.conn == conn
+        for seq, attempt, _ in record.messages
     ]
 
 

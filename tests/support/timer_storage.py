@@ -6,32 +6,16 @@ from msgspec.structs import replace
 
 from engine.core.model.routing import partition_of_timer, split_key
 from engine.core.scheduler.scheduler_events import StoreDone, StoreRequest, StoreWork, TimersRead, WriteTimers
-from engine.core.wire.records import (
-    ALREADY_FIRED,
-    CONFLICT,
-    DUPLICATE,
-    GONE,
-    NOT_FOUND,
-    OK,
-    SCHEDULED,
-    Cancel,
-    CancelAll,
-    Inspect,
-    ListTimers,
-    Reschedule,
-    Schedule,
-    Timer,
-    TimerAnswer,
-)
+from engine.core.wire import records as wire
 
 
 class TimerStorage:
     def __init__(self) -> None:
-        self.timers: dict[str, Timer] = {}
+        self.timers: dict[str, wire.Timer] = {}
         self.fired: set[str] = set()
         self.cancelled: set[str] = set()
         self.full = False  # refuses to move what is to come again
-        self.ids: dict[tuple[str, str], Timer] = {}
+        self.ids: dict[tuple[str, str], wire.Timer] = {}
         self.claimed_ms = 0
         self.young: set[str] = set()
 
@@ -70,59 +54,63 @@ class TimerStorage:
         young = [timer.sid for timer in returned if timer.sid in self.young] + list(part.moved)
         return StoreDone(part.partition, answers, read, len(ours), [], moved, young)
 
-    def is_claimed(self, timer: Timer, claimed_ms: int) -> bool:
+    def is_claimed(self, timer: wire.Timer, claimed_ms: int) -> bool:
         return timer.due_ms <= claimed_ms and timer.sid not in self.young
 
-    def _answer(self, item: StoreRequest, claimed_ms: int) -> TimerAnswer:
+    def _answer(self, item: StoreRequest, claimed_ms: int) -> wire.TimerAnswer:
         request = item.request
-        if isinstance(request, Schedule):
+        if isinstance(request, wire.Schedule):
             return self._schedule(request)
-        if isinstance(request, ListTimers):
+        if isinstance(request, wire.ListTimers):
             after = request.after_ms, request.after_sid
             found = sorted((timer.due_ms, timer.sid) for timer in self._of(request) if (timer.due_ms, timer.sid) > after)
             listed = [replace(self.timers[sid]) for _, sid in found[: request.limit]]
-            return TimerAnswer(request.ref, OK, listed, "truncated" if len(found) > request.limit else "")
-        if isinstance(request, CancelAll):
+            return wire.TimerAnswer(request.ref, wire.OK, listed, "truncated" if len(found) > request.limit else "")
+        if isinstance(request, wire.CancelAll):
             chosen = [timer.sid for timer in self._of(request) if not self.is_claimed(timer, claimed_ms) and timer.sid not in item.spared]
             for sid in chosen:
                 del self.timers[sid]
             self.cancelled.update(chosen)
-            return TimerAnswer(request.ref, OK, count=len(chosen))
+            return wire.TimerAnswer(request.ref, wire.OK, count=len(chosen))
         timer = self.timers.get(request.sid)
         if timer is None:
             if request.sid in self.fired:
-                return TimerAnswer(request.ref, ALREADY_FIRED)
-            again = isinstance(request, Cancel) and request.sid in self.cancelled
-            return TimerAnswer(request.ref, OK if again else NOT_FOUND)
+                return wire.TimerAnswer(request.ref, wire.ALREADY_FIRED)
+            again = isinstance(request, wire.Cancel) and request.sid in self.cancelled
+            return wire.TimerAnswer(request.ref, wire.OK if again else wire.NOT_FOUND)
         if split_key(timer.key)[0] != request.tenant:
-            return TimerAnswer(request.ref, NOT_FOUND)
+            return wire.TimerAnswer(request.ref, wire.NOT_FOUND)
         if self.is_claimed(timer, claimed_ms):
-            return TimerAnswer(request.ref, ALREADY_FIRED)
-        if isinstance(request, Cancel):
+            return wire.TimerAnswer(request.ref, wire.ALREADY_FIRED)
+        if isinstance(request, wire.Cancel):
             del self.timers[request.sid]
             self.cancelled.add(request.sid)
-        elif isinstance(request, Reschedule):
+        elif isinstance(request, wire.Reschedule):
             timer = self.timers[request.sid] = replace(timer, due_ms=request.due_ms)
             self.young.add(timer.sid)
         else:
-            assert isinstance(request, Inspect)
-        return TimerAnswer(request.ref, OK, [replace(timer)])
+            assert isinstance(request, wire.Inspect)
+        return wire.TimerAnswer(request.ref, wire.OK, [replace(timer)])
 
-    def _of(self, request: ListTimers | CancelAll) -> list[Timer]:
+    def _of(self, request: wire.ListTimers | wire.CancelAll) -> list[wire.Timer]:
         return [timer for timer in self.timers.values() if timer.key == request.key and request.collapse in ("", timer.envelope.collapse)]
 
-    def _schedule(self, request: Schedule) -> TimerAnswer:
+    def _schedule(self, request: wire.Schedule) -> wire.TimerAnswer:
         timer = request.timer
         if request.idempotent:
             first = self.ids.setdefault((timer.key, timer.envelope.id), timer)
             if first.envelope.digest != timer.envelope.digest:
-                return TimerAnswer(request.ref, CONFLICT)
+                return wire.TimerAnswer(request.ref, wire.CONFLICT)
             if first.sid != timer.sid:
                 known = self.timers.get(first.sid)
-                return TimerAnswer(request.ref, DUPLICATE, [replace(known)] if known else [], first.sid)
+                return wire.TimerAnswer(request.ref, wire.DUPLICATE, [replace(known)] if known else [], first.sid)
         if timer.sid not in self.timers and timer.sid not in self.fired and timer.sid not in self.cancelled:
             self.timers[timer.sid] = timer
             self.young.add(timer.sid)
-            return TimerAnswer(request.ref, SCHEDULED, [timer])
+            return wire.TimerAnswer(request.ref, wire.SCHEDULED, [timer])
         kept = self.timers.get(timer.sid)
-        return TimerAnswer(request.ref, SCHEDULED, [replace(kept)], "") if kept else TimerAnswer(request.ref, SCHEDULED, [], GONE)
+        return (
+            wire.TimerAnswer(request.ref, wire.SCHEDULED, [replace(kept)], "")
+            if kept
+            else wire.TimerAnswer(request.ref, wire.SCHEDULED, [], wire.GONE)
+        )

@@ -30,30 +30,7 @@ from engine.core.scheduler.scheduler_events import (
     WriteTimers,
 )
 from engine.core.scheduler.timer_wheel import NEVER
-from engine.core.wire.records import (
-    ALREADY_FIRED,
-    DUPLICATE,
-    NOT_FOUND,
-    OK,
-    OVERLOADED,
-    SCHEDULED,
-    UNAVAILABLE,
-    Arm,
-    Cancel,
-    CancelAll,
-    Due,
-    Fire,
-    FireAgain,
-    FireDone,
-    FireFailed,
-    Inspect,
-    ListTimers,
-    Moved,
-    Reschedule,
-    Schedule,
-    Timer,
-    TimerAnswer,
-)
+from engine.core.wire import records as wire
 from tests.support.timer_storage import TimerStorage
 
 START = 1_790_000_000_123
@@ -61,8 +38,8 @@ USERS = [f"default:u{n}" for n in range(6)]
 EDGE = "edge-0/e"
 
 
-def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"', collapse: str = "") -> Timer:
-    return Timer(sid, key, due_ms, START, 60_000, Envelope(id or sid, b"12345678", 1, True, body, collapse))
+def timer(sid: str, key: str, due_ms: int, *, id: str = "", body: bytes = b'"id":"x"', collapse: str = "") -> wire.Timer:
+    return wire.Timer(sid, key, due_ms, START, 60_000, Envelope(id or sid, b"12345678", 1, True, body, collapse))
 
 
 class Rig:
@@ -74,10 +51,10 @@ class Rig:
         self.storage = storage or TimerStorage()
         self.now = START
         self.turn: WriteTimers | None = None  # storage is asked for
-        self.answers: list[TimerAnswer] = []
-        self.moved: list[Moved] = []
-        self.fired: list[tuple[str, Timer]] = []  # (session, timer), also repeats
-        self.fires: list[Fire] = []
+        self.answers: list[wire.TimerAnswer] = []
+        self.moved: list[wire.Moved] = []
+        self.fired: list[tuple[str, wire.Timer]] = []  # (session, timer), also repeats
+        self.fires: list[wire.Fire] = []
         self.due: list[tuple[str, str]] = []
         self.refs = 0
         self.core = self.core_of(self.config)
@@ -91,16 +68,16 @@ class Rig:
     def handle(self, event: Event) -> None:
         for effect in self.core.handle(event, self.now):
             match effect:
-                case Send(session, TimerAnswer() as answer):
+                case Send(session, wire.TimerAnswer() as answer):
                     assert session == EDGE
                     self.answers.append(answer)
-                case Send(session, Moved() as moved):
+                case Send(session, wire.Moved() as moved):
                     assert session == EDGE
                     self.moved.append(moved)
-                case Send(session, Fire() as fire):
+                case Send(session, wire.Fire() as fire):
                     self.fires.append(fire)
                     self.fired += [(session, fired) for fired in fire.timers]
-                case Send(session, Due(keys)):
+                case Send(session, wire.Due(keys)):
                     self.due += [(session, key) for key in keys]
                 case WriteTimers():
                     assert self.turn is None, "one turn of storage at a time"
@@ -147,7 +124,7 @@ class Rig:
         self.now = now_ms
         self.handle(Ticked())
 
-    def ask(self, request: Any) -> TimerAnswer:
+    def ask(self, request: Any) -> wire.TimerAnswer:
         """One request, answered at once."""
         self.send(EDGE, request)
         self.store()
@@ -155,8 +132,8 @@ class Rig:
 
     def schedule(self, user: int, delay_ms: int, unique: str, **fields: Any) -> str:
         sid = timer_id(USERS[user], unique)
-        answer = self.ask(Schedule(self.ref(), False, timer(sid, USERS[user], self.now + delay_ms, **fields)))
-        assert answer.status == SCHEDULED
+        answer = self.ask(wire.Schedule(self.ref(), False, timer(sid, USERS[user], self.now + delay_ms, **fields)))
+        assert answer.status == wire.SCHEDULED
         return sid
 
     def open(self, shard: int, session: str = "a") -> str:
@@ -215,7 +192,7 @@ def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
         for session, fired in rig.fired:
             if fired.sid in dues:
                 assert dues.pop(fired.sid) == rig.now
-                rig.send(session, FireDone([fired.sid]))
+                rig.send(session, wire.FireDone([fired.sid]))
                 rig.store()
         rig.fired.clear()
         if not dues:
@@ -225,10 +202,10 @@ def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
 
 def test_a_confirmed_timer_is_removed_and_known_as_fired() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.send(rig.fired[0][0], wire.FireDone([sid]))
     rig.store()
     assert rig.storage.timers == {}
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.ALREADY_FIRED
     rig.at(START + 100_000)
     assert len(rig.fired) == 1
 
@@ -237,9 +214,9 @@ def test_a_stored_timer_is_told_only_where_it_is_not_the_one_asked_for() -> None
     rig = Rig()
     sid = rig.schedule(1, 1000, "x")
     armed = rig.storage.timers[sid]
-    assert rig.ask(Schedule(rig.ref(), False, armed)).timers == [armed]  # sent again: it was there
+    assert rig.ask(wire.Schedule(rig.ref(), False, armed)).timers == [armed]  # sent again: it was there
     later = timer(timer_id(armed.key, "y"), armed.key, armed.due_ms)
-    assert rig.ask(Schedule(rig.ref(), False, later)).timers == []
+    assert rig.ask(wire.Schedule(rig.ref(), False, later)).timers == []
     assert later.sid in rig.storage.timers
 
 
@@ -261,7 +238,7 @@ def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_bat
     rig.at(START + 10)
     for _ in range(5):
         handed.append(rig.now)
-        rig.send(session, FireFailed([sid]))
+        rig.send(session, wire.FireFailed([sid]))
         before = len(rig.fired)
         while len(rig.fired) == before:
             at_ms = rig.core.next_at()
@@ -272,7 +249,7 @@ def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_bat
     assert waits == [100, 150, 150, rig.config.timer_compensate_ms, rig.config.timer_compensate_ms]
     assert rig.core.stats()["failed"] == 5
     assert rig.core.stats()["compensated"] == 2
-    rig.send(session, FireDone([sid]))
+    rig.send(session, wire.FireDone([sid]))
     rig.store()
     assert rig.storage.timers == {}
     assert rig.core.stats()["degraded"] == 0
@@ -284,10 +261,10 @@ def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_
     sids = [rig.schedule(0, 10, f"a{n}") for n in range(12)]
     rig.at(START + 10)
     assert len(rig.fired) == 10
-    rig.send(session, FireFailed(sids[:1]))
+    rig.send(session, wire.FireFailed(sids[:1]))
     assert rig.core.stats()["degraded"] == 1
     assert sorted(rig.sids()) == sorted(sids[:11]), "what did not fail took its place"
-    rig.send(session, FireDone(sids[1:11]))
+    rig.send(session, wire.FireDone(sids[1:11]))
     rig.store()
     rig.at(START + 10 + rig.config.timer_compensate_ms)
     assert rig.sids()[-1] == sids[0]
@@ -300,7 +277,7 @@ def _degraded(count: int) -> tuple[Rig, str, int]:
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sids = [rig.schedule(0, 10, f"a{n}") for n in range(count)]
     rig.at(START + 10)
-    rig.send(session, FireFailed(sids))
+    rig.send(session, wire.FireFailed(sids))
     rig.fired.clear()
     assert rig.core.stats()["degraded"] == count
     first_ms = START + 10 + rig.config.timer_compensate_ms
@@ -313,11 +290,11 @@ def _degraded(count: int) -> tuple[Rig, str, int]:
 
 def test_compensation_goes_on_at_once_when_the_shard_took_the_whole_batch() -> None:
     rig, session, first_ms = _degraded(5)
-    rig.send(session, FireDone(rig.sids()[:1]))
+    rig.send(session, wire.FireDone(rig.sids()[:1]))
     rig.at(first_ms + 1)
     assert len(rig.fired) == 2, "one of the batch is still out"
     for confirmed, handed in ((slice(1, 2), 4), (slice(2, 4), 5), (slice(4, 5), 5)):
-        rig.send(session, FireDone(rig.sids()[confirmed]))
+        rig.send(session, wire.FireDone(rig.sids()[confirmed]))
         rig.at(first_ms + 2)
         assert len(rig.fired) == handed
     rig.store()
@@ -325,7 +302,7 @@ def test_compensation_goes_on_at_once_when_the_shard_took_the_whole_batch() -> N
 
 
 def test_compensation_waits_for_its_next_time_when_something_of_the_batch_failed_again() -> None:
-    for answers in ([FireFailed, FireDone], [FireDone, FireFailed]):
+    for answers in ([wire.FireFailed, wire.FireDone], [wire.FireDone, wire.FireFailed]):
         rig, session, first_ms = _degraded(5)
         for sid, answer in zip(rig.sids(), answers, strict=True):
             rig.send(session, answer([sid]))
@@ -341,7 +318,7 @@ def test_a_lost_session_says_nothing_about_the_batch() -> None:
     rig.handle(Closed(session))
     again = rig.open(shard, "b")
     assert len(rig.fired) == 4, "the two of the batch fire again at once"
-    rig.send(again, FireDone(rig.sids()[2:]))
+    rig.send(again, wire.FireDone(rig.sids()[2:]))
     rig.at(first_ms + rig.config.timer_compensate_ms - 1)
     assert len(rig.fired) == 4
     rig.at(first_ms + rig.config.timer_compensate_ms)
@@ -354,7 +331,7 @@ def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
     rig.handle(Closed(f"shard-{shard}/a"))
-    rig.send(rig.open(shard, "b"), FireFailed([sid]))
+    rig.send(rig.open(shard, "b"), wire.FireFailed([sid]))
     assert rig.core.stats()["failed"] == 1
     rig.at(START + 10 + rig.config.timer_retry_first_ms)
     assert rig.sids() == [sid, sid, sid]
@@ -363,14 +340,14 @@ def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
 # -- Coming again. -----------------------------------------------------------------------------------------------------
 def test_a_timer_that_had_no_effect_fires_again_at_its_new_time_only() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
     rig.store()
     assert rig.storage.timers[sid].due_ms == START + 500
     rig.at(START + 499)
     assert rig.sids() == [sid]
     rig.at(START + 500)
     assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 500]
-    rig.send(rig.fired[1][0], FireDone([sid]))
+    rig.send(rig.fired[1][0], wire.FireDone([sid]))
     rig.store()
     assert rig.storage.timers == {}
     assert rig.core.stats()["postponed"] == 1
@@ -378,7 +355,7 @@ def test_a_timer_that_had_no_effect_fires_again_at_its_new_time_only() -> None:
 
 def test_what_is_to_come_again_far_away_leaves_memory() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 86_400_000)]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 86_400_000)]))
     rig.store()
     assert rig.core.stats()["loaded"] == 0
     rig.at(START + 86_400_000)
@@ -389,11 +366,11 @@ def test_what_is_to_come_again_far_away_leaves_memory() -> None:
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_timer_that_is_to_come_again_can_be_cancelled(stored: bool) -> None:
     rig, sid = fired_once()
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.ALREADY_FIRED
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
     if stored:
         rig.store()
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.OK
     rig.at(START + 1000)
     rig.store()
     assert rig.sids() == [sid]
@@ -403,16 +380,16 @@ def test_a_timer_that_is_to_come_again_can_be_cancelled(stored: bool) -> None:
 
 def test_who_moves_a_timer_that_is_to_come_again_has_the_last_word() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
-    assert rig.ask(Reschedule(rig.ref(), "default", sid, START + 300)).status == OK
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
+    assert rig.ask(wire.Reschedule(rig.ref(), "default", sid, START + 300)).status == wire.OK
     rig.at(START + 300)
     assert rig.sids() == [sid, sid]
 
 
 def test_cancelling_all_of_a_user_includes_what_is_to_come_again() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
-    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 1
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
+    assert rig.ask(wire.CancelAll(rig.ref(), USERS[0])).count == 1
     rig.at(START + 1000)
     assert rig.sids() == [sid]
     assert rig.core.stats()["loaded"] == 0
@@ -423,8 +400,8 @@ def test_a_cancel_that_gets_to_storage_before_the_move_is_not_undone_by_it(monke
     rig = open_rig()
     first, second, third = (rig.schedule(0, 10, name) for name in "abc")
     rig.at(START + 10)
-    rig.send(rig.fired[0][0], FireAgain([(first, START + 500), (second, START + 500), (third, START + 500)]))
-    rig.send(EDGE, Cancel(rig.ref(), "default", second), Reschedule(rig.ref(), "default", third, START + 900))
+    rig.send(rig.fired[0][0], wire.FireAgain([(first, START + 500), (second, START + 500), (third, START + 500)]))
+    rig.send(EDGE, wire.Cancel(rig.ref(), "default", second), wire.Reschedule(rig.ref(), "default", third, START + 900))
     rig.store()
     rig.at(START + 500)
     rig.store()
@@ -441,17 +418,19 @@ def test_a_timer_that_cancelling_all_came_too_late_for_keeps_its_new_time(monkey
     rig.now = START + 10
     rig.crash()
     rig.open_all()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500) for sid in sids]))
-    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 2, "the third is not moved yet: an earlier scheduler may have handed it out"
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500) for sid in sids]))
+    assert rig.ask(wire.CancelAll(rig.ref(), USERS[0])).count == 2, (
+        "the third is not moved yet: an earlier scheduler may have handed it out"
+    )
     rig.at(START + 500)
     assert rig.sids() == [*sids, sids[2]]
 
 
 def test_a_timer_spared_by_cancelling_all_and_then_deferred_fires_again() -> None:
     rig, sid = fired_once()
-    rig.send(EDGE, Inspect(rig.ref(), "default", timer_id(USERS[1], "other")))  # storage is busy meanwhile
-    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(EDGE, wire.Inspect(rig.ref(), "default", timer_id(USERS[1], "other")))  # storage is busy meanwhile
+    rig.send(EDGE, wire.CancelAll(rig.ref(), USERS[0]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
     rig.store()
     assert rig.answers[-1].count == 0
     rig.at(START + 500)
@@ -461,25 +440,25 @@ def test_a_timer_spared_by_cancelling_all_and_then_deferred_fires_again() -> Non
 
 def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_it_at_the_new() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 5000)]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 5000)]))
     rig.crash()
     rig.open_all()
     assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 10]
-    rig.send(rig.fired[1][0], FireAgain([(sid, START + 5000)]))
+    rig.send(rig.fired[1][0], wire.FireAgain([(sid, START + 5000)]))
     assert rig.turn is not None
     rig.storage.apply(rig.turn)
     rig.crash()
     rig.open_all()
     rig.at(START + 4999)
     assert len(rig.fired) == 2
-    assert rig.ask(Inspect(rig.ref(), "default", sid)).timers[0].due_ms == START + 5000
+    assert rig.ask(wire.Inspect(rig.ref(), "default", sid)).timers[0].due_ms == START + 5000
     rig.at(START + 5000)
     assert len(rig.fired) == 3
 
 
 def test_a_move_whose_answer_is_lost_is_repeated_and_fires_once() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
     rig.fail(applied=True)
     rig.at(rig.now + 1000)
     assert rig.sids() == [sid], "it waits for storage, which may not have its new time"
@@ -489,8 +468,8 @@ def test_a_move_whose_answer_is_lost_is_repeated_and_fires_once() -> None:
 
 def test_a_timer_that_took_effect_by_another_copy_is_not_moved() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
-    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], wire.FireDone([sid]))
     rig.store()
     rig.at(START + 1000)
     assert rig.sids() == [sid]
@@ -500,7 +479,7 @@ def test_a_timer_that_took_effect_by_another_copy_is_not_moved() -> None:
 def test_a_word_about_a_timer_that_was_not_handed_out_moves_nothing() -> None:
     rig = open_rig()
     sid = rig.schedule(0, 100, "a")
-    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", FireAgain([(sid, START + 500), ("3-unknown", START), ("nonsense", START)]))
+    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", wire.FireAgain([(sid, START + 500), ("3-unknown", START), ("nonsense", START)]))
     rig.store()
     rig.at(START + 100)
     assert rig.sids() == [sid]
@@ -508,7 +487,7 @@ def test_a_word_about_a_timer_that_was_not_handed_out_moves_nothing() -> None:
 
 def test_what_storage_refuses_to_move_waits_and_is_moved_later() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
+    rig.send(rig.fired[0][0], wire.FireAgain([(sid, START + 500)]))
     rig.storage.full = True
     rig.store()
     assert rig.turn is None, "storage is not asked again at once"
@@ -526,8 +505,8 @@ def test_all_timers_of_a_user_are_cancelled_and_nobody_elses() -> None:
         rig.schedule(0, 100 + n, f"a{n}")
     far = rig.schedule(0, 86_400_000, "far")
     other = rig.schedule(1, 100, "other")
-    answer = rig.ask(CancelAll(rig.ref(), USERS[0]))
-    assert (answer.status, answer.count) == (OK, 4)
+    answer = rig.ask(wire.CancelAll(rig.ref(), USERS[0]))
+    assert (answer.status, answer.count) == (wire.OK, 4)
     assert far in rig.storage.cancelled
     rig.at(START + 1000)
     assert rig.sids() == [other]
@@ -537,10 +516,10 @@ def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_together() -> Non
     rig = open_rig()
     cart = [rig.schedule(0, 100 + n, f"cart{n}", collapse="cart") for n in range(2)]
     order = rig.schedule(0, 100, "order", collapse="order")
-    listed = rig.ask(ListTimers(rig.ref(), USERS[0], 10, "cart"))
+    listed = rig.ask(wire.ListTimers(rig.ref(), USERS[0], 10, "cart"))
     assert [found.sid for found in listed.timers] == cart
-    assert rig.ask(CancelAll(rig.ref(), USERS[0], "cart")).count == 2
-    assert rig.ask(CancelAll(rig.ref(), USERS[0], "cart")).count == 0
+    assert rig.ask(wire.CancelAll(rig.ref(), USERS[0], "cart")).count == 2
+    assert rig.ask(wire.CancelAll(rig.ref(), USERS[0], "cart")).count == 0
     rig.at(START + 1000)
     assert rig.sids() == [order]
 
@@ -550,9 +529,9 @@ def test_a_timer_that_was_handed_out_is_not_among_the_cancelled() -> None:
     fired = rig.schedule(0, 10, "a")
     rig.schedule(0, 1000, "b")
     rig.at(START + 10)
-    assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 1
+    assert rig.ask(wire.CancelAll(rig.ref(), USERS[0])).count == 1
     assert fired in rig.storage.timers
-    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", FireDone([fired]))
+    rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", wire.FireDone([fired]))
     rig.store()
     assert rig.storage.timers == {}
 
@@ -561,12 +540,12 @@ def test_nothing_of_a_user_fires_while_cancelling_all_is_under_way() -> None:
     rig = open_rig()
     rig.schedule(0, 10, "a")
     sid = timer_id(USERS[0], "late")
-    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
-    rig.send(EDGE, Schedule(rig.ref(), False, timer(sid, USERS[0], START + 20)))
+    rig.send(EDGE, wire.CancelAll(rig.ref(), USERS[0]))
+    rig.send(EDGE, wire.Schedule(rig.ref(), False, timer(sid, USERS[0], START + 20)))
     rig.at(START + 50)
     assert rig.fired == []
     rig.store()
-    assert [answer.status for answer in rig.answers[-2:]] == [OK, SCHEDULED]
+    assert [answer.status for answer in rig.answers[-2:]] == [wire.OK, wire.SCHEDULED]
     rig.at(START + 51)
     assert rig.sids() == [sid], "what was scheduled after it stays"
 
@@ -574,10 +553,10 @@ def test_nothing_of_a_user_fires_while_cancelling_all_is_under_way() -> None:
 def test_cancelling_all_that_was_given_up_lets_them_fire() -> None:
     rig = open_rig()
     sid = rig.schedule(0, 10, "a")
-    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.send(EDGE, wire.CancelAll(rig.ref(), USERS[0]))
     rig.fail()
     rig.at(START + rig.config.commit_retry_ms + 1)
-    assert rig.answers[-1].status == UNAVAILABLE
+    assert rig.answers[-1].status == wire.UNAVAILABLE
     rig.store()
     assert rig.sids() == [sid]
 
@@ -585,11 +564,11 @@ def test_cancelling_all_that_was_given_up_lets_them_fire() -> None:
 def test_a_lost_answer_about_cancelling_all_fires_nothing() -> None:
     rig = open_rig()
     rig.schedule(0, 10, "a")
-    rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
+    rig.send(EDGE, wire.CancelAll(rig.ref(), USERS[0]))
     rig.fail(applied=True)
     rig.at(START + 100)
     rig.store()
-    assert rig.answers[-1].status == OK
+    assert rig.answers[-1].status == wire.OK
     rig.at(START + 1000)
     assert rig.fired == []
     assert rig.core.stats()["loaded"] == 0
@@ -618,7 +597,7 @@ def test_a_timer_of_a_shard_that_is_away_can_still_be_cancelled() -> None:
     rig = Rig()
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 5000)
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.OK
     rig.open_all()
     assert rig.fired == []
 
@@ -643,7 +622,7 @@ def test_a_shard_gets_a_bounded_number_of_unconfirmed_timers_oldest_first() -> N
     session = rig.open(rig.slots.owner(USERS[0]))
     oldest_first = sids[::-1]
     assert rig.sids() == oldest_first[:4]
-    rig.send(session, FireDone(oldest_first[:2]))
+    rig.send(session, wire.FireDone(oldest_first[:2]))
     assert rig.sids() == oldest_first[:6]
 
 
@@ -652,8 +631,8 @@ def test_what_was_due_while_the_engine_was_down_fires_at_once_and_cannot_be_canc
     sid = rig.schedule(0, 10, "a")
     rig.now = START + 3_600_000
     rig.crash()
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
-    assert rig.ask(Reschedule(rig.ref(), "default", sid, rig.now + 1000)).status == ALREADY_FIRED
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.ALREADY_FIRED
+    assert rig.ask(wire.Reschedule(rig.ref(), "default", sid, rig.now + 1000)).status == wire.ALREADY_FIRED
     rig.open_all()
     assert rig.sids() == [sid]
 
@@ -663,8 +642,8 @@ def test_what_may_have_fired_before_a_restart_is_refused_without_asking_storage(
     sid = rig.schedule(0, 10, "a")
     rig.now = START + 10
     rig.crash()
-    rig.send(EDGE, Cancel(7, "default", sid))
-    assert rig.answers[-1] == TimerAnswer(7, ALREADY_FIRED)
+    rig.send(EDGE, wire.Cancel(7, "default", sid))
+    assert rig.answers[-1] == wire.TimerAnswer(7, wire.ALREADY_FIRED)
 
 
 def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memory_is_short() -> None:
@@ -676,7 +655,12 @@ def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memor
     rig.handle(Closed(session))
     for n in range(20):
         rig.schedule(0, 200 + n, f"more{n:02}")
-    assert [rig.ask(Cancel(rig.ref(), "default", sid)).status for sid in sids] == [ALREADY_FIRED, ALREADY_FIRED, OK, OK]
+    assert [rig.ask(wire.Cancel(rig.ref(), "default", sid)).status for sid in sids] == [
+        wire.ALREADY_FIRED,
+        wire.ALREADY_FIRED,
+        wire.OK,
+        wire.OK,
+    ]
 
 
 def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again() -> None:
@@ -689,7 +673,7 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
     assert rig.turn is not None
     done = rig.storage.apply(rig.turn)
     rig.turn = None
-    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.send(rig.fired[0][0], wire.FireDone([sid]))
     rig.handle(TimersWritten(done, rig.storage.claimed_ms))
     rig.store()
     rig.at(START + 100_000)
@@ -711,8 +695,8 @@ def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages
 def test_a_moved_timer_fires_at_its_new_time_only() -> None:
     rig = open_rig()
     sooner, later = rig.schedule(0, 500, "sooner"), rig.schedule(0, 500, "later")
-    assert rig.ask(Reschedule(rig.ref(), "default", sooner, START + 100)).timers[0].due_ms == START + 100
-    assert rig.ask(Reschedule(rig.ref(), "default", later, START + 900)).status == OK
+    assert rig.ask(wire.Reschedule(rig.ref(), "default", sooner, START + 100)).timers[0].due_ms == START + 100
+    assert rig.ask(wire.Reschedule(rig.ref(), "default", later, START + 900)).status == wire.OK
     rig.at(START + 100)
     assert rig.sids() == [sooner]
     rig.at(START + 899)
@@ -724,11 +708,11 @@ def test_a_moved_timer_fires_at_its_new_time_only() -> None:
 def test_a_timer_does_not_fire_while_its_cancel_is_under_way() -> None:
     rig = open_rig()
     sid = rig.schedule(0, 10, "a")
-    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.send(EDGE, wire.Cancel(7, "default", sid))
     rig.at(START + 1000)
     assert rig.fired == []
     rig.store()
-    assert rig.answers[-1] == TimerAnswer(7, OK, [timer(sid, USERS[0], START + 10)])
+    assert rig.answers[-1] == wire.TimerAnswer(7, wire.OK, [timer(sid, USERS[0], START + 10)])
     rig.at(START + 100_000)
     assert rig.fired == []
 
@@ -738,35 +722,35 @@ def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
     sid = rig.schedule(0, 1500, "a")
     rig.at(START + 1400)  # a page with the timer is under way
     assert rig.turn is not None
-    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.send(EDGE, wire.Cancel(7, "default", sid))
     rig.store_once()
     rig.at(START + 1600)
     assert rig.fired == []
     rig.store()
-    assert rig.answers[-1].status == OK
+    assert rig.answers[-1].status == wire.OK
     assert rig.fired == []
 
 
 def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
     rig = open_rig(Config(timer_removal_ms=0, commit_records_max=1))
     sid = timer_id(USERS[0], "a")
-    rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5)), Cancel(2, "default", sid))
+    rig.send(EDGE, wire.Schedule(1, False, timer(sid, USERS[0], START + 5)), wire.Cancel(2, "default", sid))
     rig.store_once()
     rig.at(START + 100)
     rig.store()
-    assert [(answer.ref, answer.status) for answer in rig.answers] == [(1, SCHEDULED), (2, OK)]
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [(1, wire.SCHEDULED), (2, wire.OK)]
     assert rig.fired == []
 
 
 def test_a_cancel_given_up_lets_the_timer_fire_once_storage_says_that_it_is_there() -> None:
     rig = open_rig()
     sid = rig.schedule(0, 10, "a")
-    rig.send(EDGE, Cancel(7, "default", sid))
+    rig.send(EDGE, wire.Cancel(7, "default", sid))
     rig.fail()
     rig.at(START + rig.config.commit_retry_ms)
     rig.fail()
     rig.at(rig.now + 1)
-    assert (rig.answers[-1].ref, rig.answers[-1].status) == (7, UNAVAILABLE)
+    assert (rig.answers[-1].ref, rig.answers[-1].status) == (7, wire.UNAVAILABLE)
     assert rig.sids() == []
     rig.at(rig.now + 1000)
     rig.store()
@@ -777,16 +761,16 @@ def test_another_tenants_timer_is_unknown_and_stays_armed() -> None:
     rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
     near, far = rig.schedule(0, 900, "near"), rig.schedule(0, 5000, "far")
     for sid in (near, far):
-        assert rig.ask(Inspect(rig.ref(), "other", sid)).status == NOT_FOUND
-        assert rig.ask(Cancel(rig.ref(), "other", sid)).status == NOT_FOUND
-        assert rig.ask(Reschedule(rig.ref(), "other", sid, START)).status == NOT_FOUND
+        assert rig.ask(wire.Inspect(rig.ref(), "other", sid)).status == wire.NOT_FOUND
+        assert rig.ask(wire.Cancel(rig.ref(), "other", sid)).status == wire.NOT_FOUND
+        assert rig.ask(wire.Reschedule(rig.ref(), "other", sid, START)).status == wire.NOT_FOUND
     rig.at(START + 900)
     assert rig.sids() == [near]
 
 
 @pytest.mark.parametrize("sid", ["", "nonsense", "99-a", "x-a", "1-", "-1-a", "01-a", "٣-a"])
 def test_an_id_no_timer_can_have_is_unknown(sid: str) -> None:
-    assert Rig().ask(Inspect(1, "default", sid)).status == NOT_FOUND
+    assert Rig().ask(wire.Inspect(1, "default", sid)).status == wire.NOT_FOUND
 
 
 def test_a_listing_leaves_out_what_is_being_fired_and_a_page_of_it_leads_to_the_next() -> None:
@@ -794,18 +778,18 @@ def test_a_listing_leaves_out_what_is_being_fired_and_a_page_of_it_leads_to_the_
     rig.schedule(0, 10, "a")
     later = rig.schedule(0, 1000, "b")
     rig.at(START + 10)
-    assert [listed.sid for listed in rig.ask(ListTimers(1, USERS[0], 10)).timers] == [later]
-    first = rig.ask(ListTimers(1, USERS[0], 1))
+    assert [listed.sid for listed in rig.ask(wire.ListTimers(1, USERS[0], 10)).timers] == [later]
+    first = rig.ask(wire.ListTimers(1, USERS[0], 1))
     assert first.detail == "truncated"
     last = first.timers[-1]
-    assert [listed.sid for listed in rig.ask(ListTimers(2, USERS[0], 1, "", last.due_ms, last.sid)).timers] == [later]
+    assert [listed.sid for listed in rig.ask(wire.ListTimers(2, USERS[0], 1, "", last.due_ms, last.sid)).timers] == [later]
 
 
 def test_requests_beyond_the_limit_are_refused_at_once() -> None:
     rig = Rig(Config(timer_removal_ms=0, timer_requests_max=2))
     rig.store()
-    rig.send(EDGE, *(ListTimers(n, USERS[0], 1) for n in range(10)))
-    assert [(answer.ref, answer.status) for answer in rig.answers] == [(n, OVERLOADED) for n in range(2, 10)]
+    rig.send(EDGE, *(wire.ListTimers(n, USERS[0], 1) for n in range(10)))
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [(n, wire.OVERLOADED) for n in range(2, 10)]
 
 
 def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None:
@@ -813,7 +797,7 @@ def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None
     sids = [rig.schedule(0, 10 + n, f"t{n}") for n in range(3)]
     for n, sid in enumerate(sids):
         rig.at(START + 10 + n)
-        rig.send(rig.fired[0][0], FireDone([sid]))
+        rig.send(rig.fired[0][0], wire.FireDone([sid]))
     assert rig.turn is None
     assert rig.core.next_at() == START + 110
     rig.at(START + 110)
@@ -827,14 +811,14 @@ def test_confirmed_timers_ride_along_with_a_request() -> None:
     rig = open_rig(Config(timer_removal_ms=100))
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
-    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.send(rig.fired[0][0], wire.FireDone([sid]))
     rig.schedule(0, 1000, "b")
     assert sid not in rig.storage.timers
 
 
 def test_while_storage_is_away_timers_fire_and_their_removal_is_repeated() -> None:
     rig, sid = fired_once()
-    rig.send(rig.fired[0][0], FireDone([sid]))
+    rig.send(rig.fired[0][0], wire.FireDone([sid]))
     rig.fail()
     assert not rig.core.idle
     assert rig.core.stats()["storage"] == "down"
@@ -851,12 +835,12 @@ def test_a_timer_whose_storing_was_given_up_but_happened_is_found_again() -> Non
     rig = open_rig()
     rig.store()
     sid = timer_id(USERS[0], "a")
-    rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5000)))
+    rig.send(EDGE, wire.Schedule(1, False, timer(sid, USERS[0], START + 5000)))
     rig.fail(applied=True)
     rig.at(START + rig.config.commit_retry_ms)
     rig.fail()
     rig.at(rig.now + 1000)
-    assert rig.answers[-1].status == UNAVAILABLE
+    assert rig.answers[-1].status == wire.UNAVAILABLE
     rig.store()
     rig.at(START + 5000)
     assert rig.sids() == [sid]
@@ -868,14 +852,20 @@ def test_requests_of_a_partition_are_applied_in_order() -> None:
     sid = timer_id(USERS[0], "a")
     rig.send(
         EDGE,
-        Schedule(1, False, timer(sid, USERS[0], START + 500)),
-        Reschedule(2, "default", sid, START + 700),
-        Inspect(3, "default", sid),
-        Cancel(4, "default", sid),
-        Inspect(5, "default", sid),
+        wire.Schedule(1, False, timer(sid, USERS[0], START + 500)),
+        wire.Reschedule(2, "default", sid, START + 700),
+        wire.Inspect(3, "default", sid),
+        wire.Cancel(4, "default", sid),
+        wire.Inspect(5, "default", sid),
     )
     rig.store()
-    assert [(answer.ref, answer.status) for answer in rig.answers] == [(1, SCHEDULED), (2, OK), (3, OK), (4, OK), (5, NOT_FOUND)]
+    assert [(answer.ref, answer.status) for answer in rig.answers] == [
+        (1, wire.SCHEDULED),
+        (2, wire.OK),
+        (3, wire.OK),
+        (4, wire.OK),
+        (5, wire.NOT_FOUND),
+    ]
     assert rig.answers[2].timers[0].due_ms == START + 700
     assert rig.core.stats()["loaded"] == 0
 
@@ -891,9 +881,9 @@ def test_a_repeated_schedule_stores_one_timer_and_gets_the_same_answer() -> None
 def test_a_duplicate_brings_the_first_timer() -> None:
     rig = Rig()
     first, second = timer_id(USERS[0], "a"), timer_id(USERS[0], "b")
-    rig.ask(Schedule(1, True, timer(first, USERS[0], START + 100, id="mine")))
-    answer = rig.ask(Schedule(2, True, timer(second, USERS[0], START + 900, id="mine")))
-    assert (answer.status, answer.detail) == (DUPLICATE, first)
+    rig.ask(wire.Schedule(1, True, timer(first, USERS[0], START + 100, id="mine")))
+    answer = rig.ask(wire.Schedule(2, True, timer(second, USERS[0], START + 900, id="mine")))
+    assert (answer.status, answer.detail) == (wire.DUPLICATE, first)
     assert [found.sid for found in answer.timers] == [first]
 
 
@@ -922,7 +912,7 @@ def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
         rig.store()
         for session, fired in rig.fired[seen:]:
             assert dues.pop(fired.sid) == rig.now
-            rig.send(session, FireDone([fired.sid]))
+            rig.send(session, wire.FireDone([fired.sid]))
             rig.store()
             seen += 1
         assert int(str(rig.core.stats()["loaded"])) <= 20
@@ -944,9 +934,9 @@ def test_timers_that_a_shard_refuses_do_not_crowd_out_those_of_others() -> None:
             fired, rig.fired = rig.fired, []
             for session, found in fired:
                 if refuse and found.sid in refused:
-                    rig.send(session, FireFailed([found.sid]))
+                    rig.send(session, wire.FireFailed([found.sid]))
                 else:
-                    rig.send(session, FireDone([found.sid]))
+                    rig.send(session, wire.FireDone([found.sid]))
                     done.add(found.sid)
             rig.store()
 
@@ -968,7 +958,7 @@ def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
         sid = rig.schedule(others[n % len(others)], 100, f"here{n}")
         rig.at(rig.now + 100)
         assert rig.sids()[-1] == sid
-        rig.send(rig.fired[-1][0], FireDone([sid]))
+        rig.send(rig.fired[-1][0], wire.FireDone([sid]))
         rig.store()
     assert int(str(rig.core.stats()["loaded"])) <= 20
     rig.fired.clear()
@@ -977,7 +967,7 @@ def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
         fired, rig.fired = rig.fired, []
         sids = [timer.sid for _, timer in fired]
         away -= set(sids)
-        rig.send(session, FireDone(sids))
+        rig.send(session, wire.FireDone(sids))
         rig.store()
     assert away == set()
 
@@ -985,16 +975,16 @@ def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
 def test_requests_about_a_timer_that_wait_together_are_answered_as_in_one_order_when_the_first_answer_of_storage_is_lost() -> None:
     rig = Rig()
     sid = rig.schedule(0, 1000, "a")
-    rig.send(EDGE, Schedule(90, False, timer(timer_id(USERS[0], "b"), USERS[0], START + 1000)))  # storage is busy
-    rig.send(EDGE, Reschedule(91, "default", sid, START + 500))
-    rig.send(EDGE, Cancel(92, "default", sid))
+    rig.send(EDGE, wire.Schedule(90, False, timer(timer_id(USERS[0], "b"), USERS[0], START + 1000)))  # storage is busy
+    rig.send(EDGE, wire.Reschedule(91, "default", sid, START + 500))
+    rig.send(EDGE, wire.Cancel(92, "default", sid))
     rig.store_once()
     rig.fail(applied=True)
     rig.tick(START + 100)
     rig.store()
     answered = {answer.ref: answer.status for answer in rig.answers}
-    assert (answered[91], answered[92]) == (NOT_FOUND, OK), "as if it had been cancelled first"
-    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK, "its publisher may not have had the answer"
+    assert (answered[91], answered[92]) == (wire.NOT_FOUND, wire.OK), "as if it had been cancelled first"
+    assert rig.ask(wire.Cancel(rig.ref(), "default", sid)).status == wire.OK, "its publisher may not have had the answer"
 
 
 # -- Claims. -----------------------------------------------------------------------------------------------------------
@@ -1045,8 +1035,8 @@ def test_a_zombie_hands_out_only_what_its_successor_counts_as_claimed() -> None:
     near, far = rig.schedule(0, 400, "near"), rig.schedule(0, 1500, "far")
     zombie = rig.core
     rig.crash()
-    assert rig.ask(Cancel(rig.ref(), "default", near)).status == ALREADY_FIRED
-    assert rig.ask(Cancel(rig.ref(), "default", far)).status == OK
+    assert rig.ask(wire.Cancel(rig.ref(), "default", near)).status == wire.ALREADY_FIRED
+    assert rig.ask(wire.Cancel(rig.ref(), "default", far)).status == wire.OK
     effects = zombie.handle(Ticked(), START + 10_000)
     assert [timer.sid for effect in effects if isinstance(effect, Send) for timer in effect.record.timers] == [near]
 
@@ -1058,9 +1048,9 @@ def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> Non
     rig.crash()
     rig.open_all()
     after, far = rig.schedule(0, 600, "after"), rig.schedule(1, 1_800_000, "far")
-    assert rig.ask(Cancel(rig.ref(), "default", before)).status == ALREADY_FIRED
-    assert rig.ask(Cancel(rig.ref(), "default", far)).status == OK, "it is not in memory"
-    assert rig.ask(Cancel(rig.ref(), "default", after)).status == OK
+    assert rig.ask(wire.Cancel(rig.ref(), "default", before)).status == wire.ALREADY_FIRED
+    assert rig.ask(wire.Cancel(rig.ref(), "default", far)).status == wire.OK, "it is not in memory"
+    assert rig.ask(wire.Cancel(rig.ref(), "default", after)).status == wire.OK
     rig.at(START + 10)
     rig.store()
     assert rig.sids() == [before]
@@ -1071,11 +1061,11 @@ def test_a_request_for_another_scheduler_s_partition_is_answered_with_the_slot_m
     rig = open_rig(slots=spread(2, 7, schedulers=2))
     sids = [timer_id(user, "a") for user in USERS]
     for sid, user in zip(sids, USERS, strict=True):
-        rig.send(EDGE, Schedule(rig.ref(), False, timer(sid, user, START + 1000)))
+        rig.send(EDGE, wire.Schedule(rig.ref(), False, timer(sid, user, START + 1000)))
     rig.store()
-    own = [answer.ref for answer in rig.answers if answer.status == SCHEDULED]
+    own = [answer.ref for answer in rig.answers if answer.status == wire.SCHEDULED]
     assert own == [ref for ref, sid in enumerate(sids, 1) if int(sid.partition("-")[0]) % 2 == 0]
-    assert rig.moved == [Moved(ref, -1, 7) for ref in range(1, 7) if ref not in own]
+    assert rig.moved == [wire.Moved(ref, -1, 7) for ref in range(1, 7) if ref not in own]
     assert rig.moved
     assert own
 
@@ -1086,26 +1076,26 @@ def test_a_scheduler_that_the_slot_map_does_not_have_serves_no_partition_and_sti
     assert core.handle(Opened(EDGE), START) == []
     assert core.caught_up
     assert core.next_at() == NEVER
-    request = Cancel(1, "default", timer_id(USERS[0], "a"))
-    assert core.handle(Received(EDGE, [request]), START) == [Send(EDGE, Moved(1, -1, 7))]
+    request = wire.Cancel(1, "default", timer_id(USERS[0], "a"))
+    assert core.handle(Received(EDGE, [request]), START) == [Send(EDGE, wire.Moved(1, -1, 7))]
     core.handle(Opened("shard-0/a"), START)
-    core.handle(Received("shard-0/a", [Arm("k", START + 10)]), START)
-    assert core.handle(Ticked(), START + 10) == [Send("shard-0/a", Due(["k"]))]
+    core.handle(Received("shard-0/a", [wire.Arm("k", START + 10)]), START)
+    assert core.handle(Ticked(), START + 10) == [Send("shard-0/a", wire.Due(["k"]))]
 
 
 def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_nothing_else() -> None:
     rig = Rig(Config(timer_removal_ms=100, commit_records_max=2))
     session = rig.open(rig.slots.owner(USERS[0]), "a")
-    rig.ask(Schedule(rig.ref(), False, timer(timer_id(USERS[0], "fires"), USERS[0], START + 10)))
+    rig.ask(wire.Schedule(rig.ref(), False, timer(timer_id(USERS[0], "fires"), USERS[0], START + 10)))
     rig.store()
     rig.at(START + 10)
     rig.store()
     for n in range(5):
-        rig.send(EDGE, Schedule(rig.ref(), False, timer(timer_id(USERS[0], f"t{n}"), USERS[0], START + 10 + n)))
+        rig.send(EDGE, wire.Schedule(rig.ref(), False, timer(timer_id(USERS[0], f"t{n}"), USERS[0], START + 10 + n)))
     fired = rig.sids()
-    rig.send(session, FireDone(fired))
+    rig.send(session, wire.FireDone(fired))
     rig.handle(Retired())
-    rig.send(EDGE, Cancel(99, "default", timer_id(USERS[0], "t4")))
+    rig.send(EDGE, wire.Cancel(99, "default", timer_id(USERS[0], "t4")))
     rig.at(START + 20)
     rig.store_once()  # what was under way
     while rig.turn is not None:
@@ -1113,7 +1103,7 @@ def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_no
         assert rig.turn.claim_ms == 0, "nothing is claimed for hand-outs"
         assert all(part.page is None for part in rig.turn.work), "nor read"
         rig.store_once()
-    assert [answer.status for answer in rig.answers[-5:]] == [SCHEDULED] * 5
+    assert [answer.status for answer in rig.answers[-5:]] == [wire.SCHEDULED] * 5
     assert 99 not in [answer.ref for answer in rig.answers], "its edge repeats it"
     assert rig.sids() == fired, "nothing more is handed out"
     assert rig.storage.fired == set(fired), "without waiting for more removals"
@@ -1123,21 +1113,21 @@ def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_no
 
 def test_a_scheduler_that_steps_down_tries_again_when_storage_fails() -> None:
     rig = Rig()
-    rig.send(EDGE, Schedule(1, False, timer(timer_id(USERS[0], "a"), USERS[0], START + 1000)))
+    rig.send(EDGE, wire.Schedule(1, False, timer(timer_id(USERS[0], "a"), USERS[0], START + 1000)))
     rig.handle(Retired())
     rig.fail()
     at_ms = rig.core.next_at()
     assert at_ms < NEVER
     rig.at(at_ms)
     rig.store()
-    assert [answer.status for answer in rig.answers] == [SCHEDULED]
+    assert [answer.status for answer in rig.answers] == [wire.SCHEDULED]
 
 
 # -- Volatile timers. --------------------------------------------------------------------------------------------------
 def test_a_volatile_timer_is_due_once_at_its_latest_arming() -> None:
     rig = Rig()
     session = rig.open(0)
-    rig.send(session, Arm("k", START + 100), Arm("k", START + 300), Arm("other", START + 200))
+    rig.send(session, wire.Arm("k", START + 100), wire.Arm("k", START + 300), wire.Arm("other", START + 200))
     rig.at(START + 299)
     assert rig.due == [(session, "other")]
     rig.at(START + 300)
@@ -1149,8 +1139,8 @@ def test_a_volatile_timer_is_due_once_at_its_latest_arming() -> None:
 def test_volatile_timers_go_with_their_session() -> None:
     rig = Rig()
     old, other = rig.open(0, "a"), rig.open(1, "a")
-    rig.send(old, Arm("k", START + 100))
-    rig.send(other, Arm("k", START + 100))
+    rig.send(old, wire.Arm("k", START + 100))
+    rig.send(other, wire.Arm("k", START + 100))
     rig.handle(Closed(old))
     rig.open(0, "b")
     rig.at(START + 100)
@@ -1211,46 +1201,46 @@ class Promises(RuleBasedStateMachine):
                 self.unconfirmed[session].append(fired.sid)
         self.rig.fired.clear()
 
-    def _answered(self, request: Any, answer: TimerAnswer) -> None:
-        if isinstance(request, Schedule):
-            if answer.status == SCHEDULED:
+    def _answered(self, request: Any, answer: wire.TimerAnswer) -> None:
+        if isinstance(request, wire.Schedule):
+            if answer.status == wire.SCHEDULED:
                 self.due[request.timer.sid] = request.timer.due_ms
             else:
-                assert answer.status == UNAVAILABLE
+                assert answer.status == wire.UNAVAILABLE
                 self.unsure.add(request.timer.sid)
             return
-        if isinstance(request, CancelAll):
+        if isinstance(request, wire.CancelAll):
             self._cancelled_all(request, answer)
             return
         sid = request.sid
-        if answer.status == UNAVAILABLE:
+        if answer.status == wire.UNAVAILABLE:
             self.unsure.add(sid)
-        elif answer.status == ALREADY_FIRED:
+        elif answer.status == wire.ALREADY_FIRED:
             self.doomed.add(sid)
-        elif answer.status == OK and isinstance(request, Cancel):
+        elif answer.status == wire.OK and isinstance(request, wire.Cancel):
             assert sid not in self.handed, "fired, and answered as cancelled"
             self.gone.add(sid)
-        elif answer.status == OK:
+        elif answer.status == wire.OK:
             assert sid not in self.handed, "fired, and answered as moved"
             self.again.pop(sid, None)
             self.due[sid] = request.due_ms
         else:
-            assert answer.status == NOT_FOUND
+            assert answer.status == wire.NOT_FOUND
             if not self._is_being_cancelled(sid):  # by a request that was applied before this one, and not answered yet
-                assert sid in self.unsure or (sid in self.gone and not isinstance(request, Cancel))
+                assert sid in self.unsure or (sid in self.gone and not isinstance(request, wire.Cancel))
             self.gone.add(sid)
 
     def _is_being_cancelled(self, sid: str) -> bool:
         return any(
-            sid in self.before[asked.ref] if isinstance(asked, CancelAll) else isinstance(asked, Cancel) and asked.sid == sid
+            sid in self.before[asked.ref] if isinstance(asked, wire.CancelAll) else isinstance(asked, wire.Cancel) and asked.sid == sid
             for asked in self.asked.values()
         )
 
-    def _cancelled_all(self, request: CancelAll, answer: TimerAnswer) -> None:
+    def _cancelled_all(self, request: wire.CancelAll, answer: wire.TimerAnswer) -> None:
         storage = self.rig.storage
-        beside = {asked.timer.sid for asked in self.asked.values() if isinstance(asked, Schedule) and asked.timer.key == request.key}
+        beside = {asked.timer.sid for asked in self.asked.values() if isinstance(asked, wire.Schedule) and asked.timer.key == request.key}
         before = self.before.pop(request.ref)
-        if answer.status == UNAVAILABLE:
+        if answer.status == wire.UNAVAILABLE:
             self.unsure |= before
             return
         cancelled = {sid for sid in before | beside if sid in storage.cancelled}
@@ -1270,17 +1260,17 @@ class Promises(RuleBasedStateMachine):
     def schedule(self, user: int, delay: int) -> None:
         self.made += 1
         sid = timer_id(USERS[user], f"{self.made:04}")
-        self._ask(Schedule(self.rig.ref(), False, timer(sid, USERS[user], self.rig.now + delay)))
+        self._ask(wire.Schedule(self.rig.ref(), False, timer(sid, USERS[user], self.rig.now + delay)))
 
     @precondition(lambda self: self.due)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        self._ask(Cancel(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due)))))
+        self._ask(wire.Cancel(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due)))))
 
     @rule(user=st.integers(0, 5))
     def cancel_all(self, user: int) -> None:
-        request = CancelAll(self.rig.ref(), USERS[user])
-        waiting = [asked.timer for asked in self.asked.values() if isinstance(asked, Schedule)]
+        request = wire.CancelAll(self.rig.ref(), USERS[user])
+        waiting = [asked.timer for asked in self.asked.values() if isinstance(asked, wire.Schedule)]
         self.before[request.ref] = {known.sid for known in [*self.rig.storage.timers.values(), *waiting] if known.key == USERS[user]}
         self._ask(request)
 
@@ -1288,7 +1278,7 @@ class Promises(RuleBasedStateMachine):
     @rule(data=st.data())
     def shard_cannot(self, data: st.DataObject) -> None:
         session = data.draw(st.sampled_from(sorted(name for name, sids in self.unconfirmed.items() if sids)))
-        self.rig.send(session, FireFailed([self.unconfirmed[session].pop(0)]))
+        self.rig.send(session, wire.FireFailed([self.unconfirmed[session].pop(0)]))
         self._look()
 
     @precondition(lambda self: any(self.unconfirmed.values()))
@@ -1304,13 +1294,13 @@ class Promises(RuleBasedStateMachine):
                 sids.discard(sid)  # a CancelAll of that time came too late for it
             self.doomed.discard(sid)
             self.again[sid] = self.rig.now + delay
-        self.rig.send(session, FireAgain([(sid, self.rig.now + delay)]))
+        self.rig.send(session, wire.FireAgain([(sid, self.rig.now + delay)]))
         self._look()
 
     @precondition(lambda self: self.due)
     @rule(data=st.data(), delay=st.integers(0, 3000))
     def move(self, data: st.DataObject, delay: int) -> None:
-        self._ask(Reschedule(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due))), self.rig.now + delay))
+        self._ask(wire.Reschedule(self.rig.ref(), "default", data.draw(st.sampled_from(sorted(self.due))), self.rig.now + delay))
 
     @rule(step=st.one_of(st.integers(1, 50), st.integers(1, 2000)))
     def time_passes(self, step: int) -> None:
@@ -1355,7 +1345,7 @@ class Promises(RuleBasedStateMachine):
     def _confirm(self, session: str, count: int) -> None:
         sids, self.unconfirmed[session] = self.unconfirmed[session][:count], self.unconfirmed[session][count:]
         self.done.update(sids)
-        self.rig.send(session, FireDone(sids))
+        self.rig.send(session, wire.FireDone(sids))
         self._look()
 
     @precondition(lambda self: self.zombies)
@@ -1364,7 +1354,7 @@ class Promises(RuleBasedStateMachine):
         """By whatever clock: what it writes is refused, what it hands out counts."""
         zombie = data.draw(st.sampled_from(self.zombies))
         for effect in zombie.handle(Ticked(), self.latest + late):
-            if isinstance(effect, Send) and isinstance(effect.record, Fire):
+            if isinstance(effect, Send) and isinstance(effect.record, wire.Fire):
                 sids = {fired.sid for fired in effect.record.timers}
                 assert not sids & self.gone, "cancelled, and fired by a zombie"
                 self.handed |= sids
@@ -1377,10 +1367,10 @@ class Promises(RuleBasedStateMachine):
         if self.rig.turn is not None and applied:
             self.rig.storage.apply(self.rig.turn)
         for request in self.asked.values():
-            if isinstance(request, CancelAll):
+            if isinstance(request, wire.CancelAll):
                 self.unsure |= self.before.pop(request.ref)
             else:
-                self.unsure.add(request.timer.sid if isinstance(request, Schedule) else request.sid)
+                self.unsure.add(request.timer.sid if isinstance(request, wire.Schedule) else request.sid)
         self.again.clear()
         self.asked.clear()
         self.unconfirmed.clear()

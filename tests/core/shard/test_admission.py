@@ -6,21 +6,7 @@ from engine.core.journal.journal_records import PAGE_RECENT_IDS
 from engine.core.mailbox.memory import RECENT_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope
-from engine.core.wire.records import (
-    ACCEPTED,
-    DUPLICATE,
-    OVERLOADED,
-    POLL,
-    SSE,
-    Deliver,
-    FireFailed,
-    Posted,
-    Rejected,
-    Revoke,
-    Settle,
-    Timer,
-    Written,
-)
+from engine.core.wire import records as wire
 from tests.support.shard_world import World, connected_world, delivered, of
 
 
@@ -43,9 +29,9 @@ def test_high_posts_are_numbered_and_committed_before_all_others() -> None:
     for n, (user, priority) in enumerate([("u", LOW), ("v", LOW), ("u", NORMAL), ("v", HIGH), ("u", HIGH), ("u", LOW)]):
         world.post(user, f"{n}", priority=priority)
     said = world.settle()
-    answers = [record.ref for record in of(said, Posted)]
+    answers = [record.ref for record in of(said, wire.Posted)]
     assert answers == [4, 5, 3, 1, 2, 6]
-    assert [body for record in of(said, Deliver) if record.conn == 1 for _, _, body in record.messages] == [
+    assert [body for record in of(said, wire.Deliver) if record.conn == 1 for _, _, body in record.messages] == [
         b'"id":"%d"' % n for n in (4, 2, 0, 5)
     ]
 
@@ -54,7 +40,7 @@ def test_one_user_s_posts_of_one_priority_keep_their_order() -> None:
     world = World(commit_records_max=2)
     for n in range(9):
         world.post("u", f"{n}", priority=(LOW, HIGH, NORMAL)[n % 3])
-    answers = {record.seq: record.ref - 1 for record in of(world.settle(), Posted)}
+    answers = {record.seq: record.ref - 1 for record in of(world.settle(), wire.Posted)}
     assert [answers[seq] for seq in range(1, 10)] == [1, 4, 7, 2, 5, 8, 0, 3, 6]
 
 
@@ -66,15 +52,15 @@ def test_low_is_refused_first_then_normal_and_high_only_at_the_limit() -> None:
         pressed(world, level)
         world.said()
         refs = {priority: world.post("u", priority=priority) for priority in (HIGH, NORMAL, LOW)}
-        refused = {record.ref: record for record in of(world.said(), Posted)}
+        refused = {record.ref: record for record in of(world.said(), wire.Posted)}
         accepted.append([priority for priority, ref in refs.items() if ref not in refused])
-        assert all(record.status == OVERLOADED and record.retry_ms >= 1000 for record in refused.values())
+        assert all(record.status == wire.OVERLOADED and record.retry_ms >= 1000 for record in refused.values())
     assert accepted == [[HIGH, NORMAL, LOW], [HIGH, NORMAL], [HIGH]]
     while len(world.core.post_queue) < 100:
         world.post("filler", priority=HIGH)
-    assert [record.status for record in of(world.said(), Posted)] == []
+    assert [record.status for record in of(world.said(), wire.Posted)] == []
     world.post("u", priority=HIGH)
-    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
+    assert [record.status for record in of(world.said(), wire.Posted)] == [wire.OVERLOADED]
     counters = world.core.output.counters
     assert (counters["refused_high"], counters["refused_normal"], counters["refused_low"]) == (1, 1, 2)
 
@@ -84,30 +70,30 @@ def test_posts_that_wait_for_their_page_count_too() -> None:
     for n in range(10):
         world.post(f"stranger{n}", priority=HIGH)
     world.post("one more", priority=HIGH)
-    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
-    assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
-    assert {record.status for record in of(world.publish("one more", priority=HIGH), Posted)} == {ACCEPTED}
+    assert [record.status for record in of(world.said(), wire.Posted)] == [wire.OVERLOADED]
+    assert {record.status for record in of(world.settle(), wire.Posted)} == {wire.ACCEPTED}
+    assert {record.status for record in of(world.publish("one more", priority=HIGH), wire.Posted)} == {wire.ACCEPTED}
 
 
 def test_bytes_in_memory_are_limited_too() -> None:
     world = World(shard_memory_bytes_max=100_000)
     for _ in range(12):
         world.publish("u", more=b',"data":"%b"' % (b"x" * 10_000))
-    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), Posted)] == [OVERLOADED]
+    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), wire.Posted)] == [wire.OVERLOADED]
     world.checkpoint()
-    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), Posted)] == [ACCEPTED]
+    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), wire.Posted)] == [wire.ACCEPTED]
 
 
 def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
     world = World(shard_memory_messages_max=30, posts_pending_max=100)
-    world.attach(1, kind=SSE)
+    world.attach(1, kind=wire.SSE)
     for _ in range(30):
         world.post("u")
     world.settle()
-    assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [OVERLOADED]
-    assert not of(world.ask(Settle(1, "t:u", 25, [])), Rejected)
+    assert [record.status for record in of(world.publish("u", priority=HIGH), wire.Posted)] == [wire.OVERLOADED]
+    assert not of(world.ask(wire.Settle(1, "t:u", 25, [])), wire.Rejected)
     world.checkpoint()
-    assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [ACCEPTED]
+    assert [record.status for record in of(world.publish("u", priority=HIGH), wire.Posted)] == [wire.ACCEPTED]
 
 
 def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None:
@@ -116,7 +102,7 @@ def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None
     pressed(world, 3)
     world.said()
     world.post("u", "a", priority=LOW)
-    assert [(record.status, record.seq) for record in of(world.said(), Posted)] == [(DUPLICATE, 1)]
+    assert [(record.status, record.seq) for record in of(world.said(), wire.Posted)] == [(wire.DUPLICATE, 1)]
 
 
 def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterwards() -> None:
@@ -128,7 +114,7 @@ def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterward
         world.post("u", f"low{n}", priority=LOW)
     said = world.settle()
     assert delivered(said) == []
-    assert {record.status for record in of(said, Posted)} == {ACCEPTED}
+    assert {record.status for record in of(said, wire.Posted)} == {wire.ACCEPTED}
     assert delivered(world.calm_down()) == [(1, 1), (2, 1), (3, 1)]
     assert world.core.delivery.held == {}
 
@@ -147,7 +133,7 @@ def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_ov
     world = World(posts_pending_max=100)
     world.publish("u", priority=LOW)
     pressed(world, 1)
-    world.connect(1, kind=POLL)
+    world.connect(1, kind=wire.POLL)
     assert delivered(world.calm_down()) == [(1, 1)]
 
 
@@ -194,10 +180,10 @@ def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
     world.checkpoint()
 
     def read(conn: int) -> None:
-        world.attach(conn, kind=SSE, cursor=0)
+        world.attach(conn, kind=wire.SSE, cursor=0)
         for last in (8, 16, 24, 32, 39):
             world.settle()
-            world.tell(Written(conn, last))
+            world.tell(wire.Written(conn, last))
 
     read(1)
     assert memory.messages == 39
@@ -217,7 +203,7 @@ def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memo
     world.wait(20_000)
     world.checkpoint(full=False)
     world.connect(2)
-    assert sorted(id for record in of(world.acknowledge(2, 2), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
+    assert sorted(id for record in of(world.acknowledge(2, 2), wire.Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
     assert delivered(world.publish("u", "next"), 1) == [(3, 1)]
 
 
@@ -236,12 +222,12 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
 
 def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None:
     world = World(posts_pending_max=100)
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 600_000, Envelope("a", b"d" * 8, LOW, True, b'"id":"a"'))
+    timer = wire.Timer("3-abc", "t:u", world.now_ms, world.now_ms, 600_000, Envelope("a", b"d" * 8, LOW, True, b'"id":"a"'))
     world.connect(1)
     pressed(world, 2)
     world.said()
     world.fire([timer])
-    assert [type(record) for _, record in world.core.output.to_schedulers] == [FireFailed]
+    assert [type(record) for _, record in world.core.output.to_schedulers] == [wire.FireFailed]
     world.core.output.to_schedulers.clear()
     world.calm_down()
     assert delivered(world.fire([timer])) == [(1, 1)]
@@ -283,7 +269,7 @@ def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
     assert world.core.mailbox_store.memory.bytes == before - 10 * (60 - PAGE_RECENT_IDS) * RECENT_BYTES
     world.calm_down()
     assert world.core.admission.pressure.level == 0
-    assert [record.status for record in of(world.publish("u0", "59"), Posted)] == [DUPLICATE]
+    assert [record.status for record in of(world.publish("u0", "59"), wire.Posted)] == [wire.DUPLICATE]
 
 
 def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:

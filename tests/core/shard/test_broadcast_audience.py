@@ -17,25 +17,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.model.routing import audience_key, slot_of
 from engine.core.model.sealed import sealed, unsealed
-from engine.core.wire.records import (
-    OK,
-    OVERLOADED,
-    POLL,
-    UNAVAILABLE,
-    Deliver,
-    DeliverShared,
-    Erase,
-    FireDone,
-    FireFailed,
-    GapRange,
-    Posted,
-    Rejoin,
-    Shared,
-    Subscribed,
-    Timer,
-    Welcome,
-    encode,
-)
+from engine.core.wire import records as wire
 from tests.support.shard_world import EDGE, World, delivered, of
 from tests.support.stored import decode_journal, salvage_journal
 
@@ -45,7 +27,7 @@ def ids(said: list[Any], conn: int = 1) -> list[str]:
     return [
         body.split(b'"')[3].decode()
         for record in said
-        if isinstance(record, Deliver) and record.conn == conn
+        if isinstance(record, wire.Deliver) and record.conn == conn
         for _, _, body in record.messages
     ]
 
@@ -88,10 +70,10 @@ def test_a_body_travels_once_and_all_connections_leave_as_one_record() -> None:
     pos = world.broadcast("b1")
     world.follow()
     world.commit()
-    assert world.raw() == [Shared(pos, b'"id":"b1"'), DeliverShared(pos, [(1, 1, 1), (2, 1, 1), (3, 1, 1)])]
+    assert world.raw() == [wire.Shared(pos, b'"id":"b1"'), wire.DeliverShared(pos, [(1, 1, 1), (2, 1, 1), (3, 1, 1)])]
     world.bodies.put(pos, b'"id":"b1"')
     world.attach(4, "a")
-    assert Shared not in {type(record) for record in world.raw()}
+    assert wire.Shared not in {type(record) for record in world.raw()}
 
 
 def test_mailboxes_share_the_one_body_of_the_log() -> None:
@@ -105,7 +87,7 @@ def test_mailboxes_share_the_one_body_of_the_log() -> None:
     memory = world.core.mailbox_store.memory
     assert memory.messages == 2
     with pytest.raises(TypeError):
-        encode([Deliver(1, [(1, 1, bodies[0])])])  # it can only be referred to
+        wire.encode([wire.Deliver(1, [(1, 1, bodies[0])])])  # it can only be referred to
 
 
 def test_adoption_goes_in_chunks_and_posts_come_first() -> None:
@@ -115,7 +97,7 @@ def test_adoption_goes_in_chunks_and_posts_come_first() -> None:
     world.post("c", "p1")
     assert world.commit()
     said = world.said()
-    assert [record.seq for record in of(said, Posted)] == [1]
+    assert [record.seq for record in of(said, wire.Posted)] == [1]
     assert ids(said, 3) == ["p1"]
     assert [ids(said, conn) for conn in (1, 2)] == [["b1"], ["b1"]]
     assert world.commit()
@@ -154,7 +136,7 @@ def test_what_expired_first_is_never_numbered() -> None:
     world.deliver_broadcast("long", ttl_ms=10_000)
     world.now_ms += 1000
     said = world.connect(1)
-    assert (ids(said), delivered(said), of(said, GapRange)) == (["long"], [(1, 1)], [])
+    assert (ids(said), delivered(said), of(said, wire.GapRange)) == (["long"], [(1, 1)], [])
 
 
 def test_what_is_not_retained_is_for_whoever_is_connected_when_it_comes() -> None:
@@ -287,12 +269,12 @@ def test_a_subscription_begins_where_a_mailbox_of_another_shard_is() -> None:
 def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
     world = World()
     world.deliver_broadcast("b1")
-    said = world.connect(1, kind=POLL)
-    (welcome,) = of(said, Welcome)
+    said = world.connect(1, kind=wire.POLL)
+    (welcome,) = of(said, wire.Welcome)
     assert welcome.head >= welcome.from_seq
     assert ids(said) == ["b1"]
     world.detach(1)
-    (welcome,) = of(world.connect(2, cursor=1, kind=POLL), Welcome)
+    (welcome,) = of(world.connect(2, cursor=1, kind=wire.POLL), wire.Welcome)
     assert welcome.head < welcome.from_seq
 
 
@@ -346,7 +328,7 @@ def test_a_request_undoes_the_one_before_it_that_is_being_written() -> None:
         world.subscribe(*before, user="a", remove=after)
         world.append(group)
         world.core.group_committed(world.now_ms)
-        assert [answer.topics for answer in of(world.settle(), Subscribed)] == [[*after], [*before]]
+        assert [answer.topics for answer in of(world.settle(), wire.Subscribed)] == [[*after], [*before]]
         assert [*world.core.mailboxes["t:a"].topics] == [*before]
         world.subscribe("news", user="a")
         world.settle()
@@ -390,7 +372,7 @@ def test_what_the_log_dropped_is_a_gap_for_whom_it_was_spilled() -> None:
     world.drop(pos)
     said = world.connect(2, "a")
     assert ids(said, 2) == ["p1"]
-    assert len(of(said, GapRange)) == 1
+    assert len(of(said, wire.GapRange)) == 1
 
 
 @pytest.mark.parametrize("appended", [True, False])
@@ -413,7 +395,7 @@ def test_a_crash_gives_the_same_number_again_or_none(appended: bool, dropped: bo
         (False, False): (["p1", "b1"], 0),
         (False, True): (["p1"], 0),
     }[appended, dropped]
-    assert (ids(said), len(of(said, GapRange))) == expected
+    assert (ids(said), len(of(said, wire.GapRange))) == expected
     assert len({seq for seq, _ in delivered(said)}) == len(ids(said))
 
 
@@ -482,7 +464,7 @@ def test_a_subscription_is_answered_when_it_is_durable_and_counts_from_then_on()
     world.deliver_broadcast("before", "news")
     ref = world.subscribe("news", user="a")
     assert world.said() == []
-    assert world.settle() == [Subscribed(ref, OK, ["news"])]
+    assert world.settle() == [wire.Subscribed(ref, wire.OK, ["news"])]
     world.broadcast("after", "news")
     said = world.deliver_broadcast("else", "other")
     assert (ids(said, 1), ids(said, 2)) == (["after"], [])
@@ -519,7 +501,7 @@ def test_a_subscription_survives_a_crash_and_ends_with_unsubscribing() -> None:
     world.broadcast("one", "news")
     assert ids(world.connect(1, "a")) == ["one"]
     ref = world.subscribe(user="a", remove=["news"])
-    assert of(world.settle(), Subscribed) == [Subscribed(ref, OK, ["more"])]
+    assert of(world.settle(), wire.Subscribed) == [wire.Subscribed(ref, wire.OK, ["more"])]
     world.broadcast("two", "news")
     assert ids(world.deliver_broadcast("three", "more")) == ["three"]
 
@@ -544,7 +526,7 @@ def test_subscribing_again_changes_nothing_and_is_answered_by_a_group() -> None:
     world.follow()
     ref = world.subscribe("news", user="a")
     assert world.said() == [], "at a successor it may change something"
-    assert world.settle() == [Subscribed(ref, OK, ["news"])]
+    assert world.settle() == [wire.Subscribed(ref, wire.OK, ["news"])]
     assert ids(world.connect(2, "a"), 2) == ["one"]
 
 
@@ -552,10 +534,10 @@ def test_more_topics_than_allowed_are_refused_and_fewer_never_are() -> None:
     world = world_with("a", topics_per_user_max=2)
     refs = [world.subscribe("x", "y", user="a"), world.subscribe("z", user="a"), world.subscribe(user="a", remove=["x"])]
     said = world.settle()
-    assert sorted(of(said, Subscribed), key=lambda answer: answer.ref) == [
-        Subscribed(refs[0], OK, ["x", "y"]),
-        Subscribed(refs[1], OVERLOADED, ["x", "y"]),
-        Subscribed(refs[2], OK, ["y"]),
+    assert sorted(of(said, wire.Subscribed), key=lambda answer: answer.ref) == [
+        wire.Subscribed(refs[0], wire.OK, ["x", "y"]),
+        wire.Subscribed(refs[1], wire.OVERLOADED, ["x", "y"]),
+        wire.Subscribed(refs[2], wire.OK, ["y"]),
     ]
 
 
@@ -566,9 +548,9 @@ def test_without_storage_a_subscription_is_refused_and_one_under_way_waits_for_t
     second = world.subscribe("y", user="a")
     world.core.group_refused()
     third = world.subscribe("z", user="a")
-    assert [(answer.ref, answer.status) for answer in world.said()] == [(second, UNAVAILABLE), (third, UNAVAILABLE)]
+    assert [(answer.ref, answer.status) for answer in world.said()] == [(second, wire.UNAVAILABLE), (third, wire.UNAVAILABLE)]
     world.core.storage_back()
-    assert world.said() == [Subscribed(first, UNAVAILABLE, [])]
+    assert world.said() == [wire.Subscribed(first, wire.UNAVAILABLE, [])]
     assert world.core.mailboxes["t:a"].topics == {}
 
 
@@ -597,11 +579,11 @@ def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_on
     world = World()
     world.connect(1, "a", topics=["team", "news"])
     world.deliver_broadcast("old news", "sport")
-    world.tell(Rejoin(1, ("news", "sport")))
+    world.tell(wire.Rejoin(1, ("news", "sport")))
     for topic in ("team", "news", "sport"):
         world.broadcast(f"to {topic}", topic)
     assert ids(world.settle()) == ["to news", "to sport"]
-    world.tell(Rejoin(1, ()))
+    world.tell(wire.Rejoin(1, ()))
     assert ids(world.deliver_broadcast("to nobody", "news")) == []
 
 
@@ -610,22 +592,22 @@ def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for
     world.connect(1, "a", topics=["team"])
     world.broadcast("not adopted yet", "team")
     world.follow()
-    assert ids(world.ask(Rejoin(1, ()))) == []
+    assert ids(world.ask(wire.Rejoin(1, ()))) == []
     world.connect(2, "a", topics=["team"])
-    world.tell(Rejoin(1, ()))
+    world.tell(wire.Rejoin(1, ()))
     assert ids(world.deliver_broadcast("for the other token", "team"), 2) == ["for the other token"]
 
 
 def test_a_token_renewed_while_the_page_is_read_counts() -> None:
     world = World()
     world.attach(1, "a", topics=["team"])
-    world.tell(Rejoin(1, ()))
+    world.tell(wire.Rejoin(1, ()))
     assert ids(world.deliver_broadcast("b1", "team")) == []
 
 
 # -- Timers. -----------------------------------------------------------------------------------------------------------
-def timer_of(world: World, sid: str = "1-x", ttl_ms: int = 1000) -> Timer:
-    return Timer(sid, audience_key("t", ""), world.now_ms, 0, ttl_ms, Envelope("b1", b"d" * 8, LOW, True, b'"id":"b1"'))
+def timer_of(world: World, sid: str = "1-x", ttl_ms: int = 1000) -> wire.Timer:
+    return wire.Timer(sid, audience_key("t", ""), world.now_ms, 0, ttl_ms, Envelope("b1", b"d" * 8, LOW, True, b'"id":"b1"'))
 
 
 def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> None:
@@ -635,7 +617,7 @@ def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> 
     assert not world.core.output.to_schedulers
     assert ids(world.settle()) == ["b1"]
     assert ids(world.fire([timer_of(world)])) == []
-    assert [record for _, record in world.core.output.to_schedulers] == [FireDone(["1-x"])] * 2
+    assert [record for _, record in world.core.output.to_schedulers] == [wire.FireDone(["1-x"])] * 2
     assert len(world.log) == 1
 
 
@@ -654,7 +636,7 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
     assert world.core.broadcast_audience.announcements
     assert len(world.core.broadcast_audience.take_announcements()) == 1
     world.core.fired_timers.failed(["1-x"])
-    assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]
+    assert [record for _, record in world.core.output.to_schedulers] == [wire.FireFailed(["1-x"])]
     assert ids(world.fire([timer_of(world)])) == ["b1"]
 
 
@@ -779,7 +761,7 @@ def test_a_lost_owed_broadcast_is_a_gap() -> None:
     world.drop(*world.core.broadcast_audience.log.expired(world.now_ms))
     said = world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(said, 2) == ["for all"]
-    assert [(gap.first, gap.last) for gap in of(said, GapRange) if gap.conn == 2] == [(2, 2)]
+    assert [(gap.first, gap.last) for gap in of(said, wire.GapRange) if gap.conn == 2] == [(2, 2)]
 
 
 def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
@@ -831,7 +813,7 @@ def test_a_topic_that_leaves_during_a_group_is_owed_nothing_of_it(dropped: bool)
         world.drop(pos)
     said = world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(said, 2).count("in the group") == 1
-    assert of(said, GapRange) == []
+    assert of(said, wire.GapRange) == []
 
 
 def test_a_refused_group_adopts_nothing_of_a_topic_that_leaves_meanwhile() -> None:
@@ -890,10 +872,10 @@ def test_a_subscription_made_meanwhile_takes_nothing_from_what_is_owed(crash: bo
 
 def test_a_renewed_token_is_owed_nothing_from_before_it_named_the_topic() -> None:
     world, since_ms = two_devices()
-    world.tell(Rejoin(2, ()))
+    world.tell(wire.Rejoin(2, ()))
     world.broadcast("not for the token", "team")
     world.deliver_broadcast("for all")
-    world.tell(Rejoin(2, ("team",)))
+    world.tell(wire.Rejoin(2, ("team",)))
     world.detach(2)
     assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["for all"]
 
@@ -904,7 +886,7 @@ def test_erasure_ends_what_is_owed() -> None:
     world.ack(2, 1)
     world.detach(2)
     world.deliver_broadcast("for all")
-    world.ask(Erase(99, "t:a"))
+    world.ask(wire.Erase(99, "t:a"))
     world.connect(4, "a")
     assert ids(world.connect(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"]), 2) == []
 

@@ -8,25 +8,7 @@ from engine.core.model.constants import HIGH, LOW
 from engine.core.model.routing import slot_of
 from engine.core.shard import connections
 from engine.core.shard.presence import OFFLINE
-from engine.core.wire.records import (
-    OVERLOADED,
-    POLL,
-    SSE,
-    WEBSOCKET,
-    Attach,
-    DeliverEarly,
-    Erase,
-    GapRange,
-    Moved,
-    Nack,
-    NacksStored,
-    Refuse,
-    Rejected,
-    Settle,
-    Settled,
-    Show,
-    Shown,
-)
+from engine.core.wire import records as wire
 from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 
@@ -70,8 +52,8 @@ def test_once_it_is_among_the_dead_letters_the_acknowledgement_behind_it_counts_
 
 def test_a_refusal_is_confirmed_when_the_dead_letters_have_the_message_and_not_before() -> None:
     world = refusing_the_second_of_three()
-    assert of(world.said(), NacksStored) == []
-    assert of(world.settle(), NacksStored) == [NacksStored(1, ["b"])]
+    assert of(world.said(), wire.NacksStored) == []
+    assert of(world.settle(), wire.NacksStored) == [wire.NacksStored(1, ["b"])]
 
 
 def test_what_is_settled_or_was_never_sent_is_confirmed_at_once() -> None:
@@ -79,14 +61,14 @@ def test_what_is_settled_or_was_never_sent_is_confirmed_at_once() -> None:
     world.ack_ids(1, "a")
     world.settle()
     world.nack(1, "a", "b", "never sent")
-    assert of(world.said(), NacksStored) == [NacksStored(1, ["a", "b", "never sent"])]
+    assert of(world.said(), wire.NacksStored) == [wire.NacksStored(1, ["a", "b", "never sent"])]
     assert dead(world) == ["b"]
 
 
 def test_an_edge_that_repeats_itself_while_the_message_is_on_its_way_is_told_too() -> None:
     world = refusing_the_second_of_three()
     world.core.opened("edge-0/2")
-    world.core.handle("edge-0/2", [Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3), Nack(1, ["b"], "cannot")], world.now_ms)
+    world.core.handle("edge-0/2", [wire.Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3), wire.Nack(1, ["b"], "cannot")], world.now_ms)
     world.settle()
     assert dead(world) == ["b"]
     world.core.closed(EDGE, world.now_ms)
@@ -109,7 +91,7 @@ def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_
     world.nack(1, "b")
     said = world.acknowledge(1, 3)
     assert dead(world) == ["b"]
-    assert of(said, NacksStored) == [NacksStored(1, ["b"])]
+    assert of(said, wire.NacksStored) == [wire.NacksStored(1, ["b"])]
     mailbox = world.core.mailboxes["t:u"]
     assert (mailbox.floor, mailbox.dying, mailbox.hot) == (3, {}, {})
 
@@ -119,7 +101,7 @@ def test_a_refusal_of_two_of_which_only_the_newer_id_is_known_takes_both() -> No
     world.nack(1, "c", "a")
     said = world.acknowledge(1, 3)
     assert sorted(dead(world)) == ["a", "c"], "the acknowledgement behind it settles only what was not refused"
-    assert of(said, NacksStored) == [NacksStored(1, ["c"]), NacksStored(1, ["a"])]
+    assert of(said, wire.NacksStored) == [wire.NacksStored(1, ["c"]), wire.NacksStored(1, ["a"])]
     assert world.core.mailboxes["t:u"].floor == 3
 
 
@@ -149,105 +131,107 @@ def test_a_request_to_refuse_is_answered_when_the_dead_letters_have_its_messages
     for id in ("a", "b", "c"):
         world.post(id=id)
     world.settle()
-    world.tell(Refuse(9, "t:u", ["b", "c"], "cannot"))
-    assert of(world.said(), Settled) == []
+    world.tell(wire.Refuse(9, "t:u", ["b", "c"], "cannot"))
+    assert of(world.said(), wire.Settled) == []
     said = world.settle()
-    assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b", "c"])
-    world.tell(Refuse(10, "t:u", ["b", "never sent"], "cannot"))
-    assert of(world.said(), Settled) == [Settled(10)]
+    assert (of(said, wire.Settled), dead(world)) == ([wire.Settled(9)], ["b", "c"])
+    world.tell(wire.Refuse(10, "t:u", ["b", "never sent"], "cannot"))
+    assert of(world.said(), wire.Settled) == [wire.Settled(10)]
 
 
 @pytest.mark.parametrize("window", [8, 1])
 def test_a_request_to_refuse_reads_what_only_storage_has(window: int) -> None:
     world = offline_with_three(window=window)
-    said = world.ask(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
-    assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b"])
+    said = world.ask(wire.Refuse(9, "t:u", ["b", "never sent"], "cannot"))
+    assert (of(said, wire.Settled), dead(world)) == ([wire.Settled(9)], ["b"])
     assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
 
 @pytest.mark.parametrize("window", [8, 1])
 def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int) -> None:
     world = offline_with_three(window=window)
-    world.tell(Settle(9, "t:u", -1, ["b", "never sent"]))
-    assert of(world.said(), Settled) == []
-    assert of(world.settle(), Settled) == [Settled(9)]
+    world.tell(wire.Settle(9, "t:u", -1, ["b", "never sent"]))
+    assert of(world.said(), wire.Settled) == []
+    assert of(world.settle(), wire.Settled) == [wire.Settled(9)]
     assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
 
 def test_later_requests_do_not_begin_the_search_for_an_id_anew() -> None:
     world = offline_with_three(window=1)
-    world.tell(Settle(9, "t:u", -1, ["never sent"]))
+    world.tell(wire.Settle(9, "t:u", -1, ["never sent"]))
     said = []
     for ref in range(10, 20):
         world.fetch()
         said += world.said()
-        world.tell(Settle(ref, "t:u", -1, ["never sent"]))
-    assert Settled(9) in said
+        world.tell(wire.Settle(ref, "t:u", -1, ["never sent"]))
+    assert wire.Settled(9) in said
 
 
 def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
     world = World()
     world.post(id="a")
     world.publish(id="b")
-    assert of(world.ask(Settle(8, "t:u", 1, ["b"], 0, "e0")), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
+    assert of(world.ask(wire.Settle(8, "t:u", 1, ["b"], 0, "e0")), wire.Settled) == [
+        wire.Settled(8, "1 is a number of epoch e0, and this is e1")
+    ]
     assert delivered(world.connect(1), 1) == [(1, 1), (2, 1)]
-    assert of(world.ask(Settle(9, "t:u", 1, [], 0, "e1")), Settled) == [Settled(9)]
+    assert of(world.ask(wire.Settle(9, "t:u", 1, [], 0, "e1")), wire.Settled) == [wire.Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 
 def test_acknowledged_ids_are_settled_in_every_epoch() -> None:
     world = connected_world()
     world.publish(id="a")
-    assert of(world.ask(Settle(9, "t:u", -1, ["a"], 0, "e0")), Settled) == [Settled(9)]
+    assert of(world.ask(wire.Settle(9, "t:u", -1, ["a"], 0, "e0")), wire.Settled) == [wire.Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 
 def test_an_acknowledgement_by_http_that_waits_follows_its_slot() -> None:
     world = offline_with_three()
     world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
-    world.tell(Settle(9, "t:u", -1, ["b"]))
+    world.tell(wire.Settle(9, "t:u", -1, ["b"]))
     world.core.release([slot_of("t:u")])
-    assert [(one.ref, one.conn) for one in of(world.said(), Moved)] == [(9, -1)]
+    assert [(one.ref, one.conn) for one in of(world.said(), wire.Moved)] == [(9, -1)]
 
 
 def test_a_request_to_refuse_outlives_the_last_connection() -> None:
     world = offline_with_three()
     world.attach(1, cursor=0, resume=True, sent=3)
     world.core.pages_loaded({key: world.page(key) for key in world.core.page_wait.take_pages_wanted()}, world.now_ms)
-    world.tell(Nack(1, ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
+    world.tell(wire.Nack(1, ["a"], "cannot"), wire.Refuse(9, "t:u", ["b"], "cannot"))
     world.detach(1)
-    assert of(world.settle(), Settled) == [Settled(9)]
+    assert of(world.settle(), wire.Settled) == [wire.Settled(9)]
     assert dead(world) == ["b"]
 
 
 def test_a_request_to_refuse_is_forgotten_with_its_link_session_and_may_be_repeated() -> None:
     world = offline_with_three()
     world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
-    world.tell(Refuse(9, "t:u", ["b"], "cannot"))
+    world.tell(wire.Refuse(9, "t:u", ["b"], "cannot"))
     world.core.closed(EDGE, world.now_ms)
     world.core.opened("edge-0/2")
-    world.core.handle("edge-0/2", [Refuse(9, "t:u", ["b"], "cannot")], world.now_ms)
-    assert of(world.settle(), Settled) == [Settled(9)]
+    world.core.handle("edge-0/2", [wire.Refuse(9, "t:u", ["b"], "cannot")], world.now_ms)
+    assert of(world.settle(), wire.Settled) == [wire.Settled(9)]
     assert dead(world) == ["b"]
 
 
 def test_a_request_to_refuse_follows_its_slot_to_the_next_owner() -> None:
     world = offline_with_three()
     world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
-    world.tell(Refuse(9, "t:u", ["b"], "cannot"))
+    world.tell(wire.Refuse(9, "t:u", ["b"], "cannot"))
     world.core.release([slot_of("t:u")])
-    assert [(one.ref, one.conn) for one in of(world.said(), Moved)] == [(9, -1)]
+    assert [(one.ref, one.conn) for one in of(world.said(), wire.Moved)] == [(9, -1)]
     world.fetch()
-    assert of(world.said(), Settled) == []
+    assert of(world.said(), wire.Settled) == []
 
 
 def test_erasing_the_user_answers_a_request_to_refuse() -> None:
     world = World()
     world.publish(id="a")
-    world.tell(Refuse(9, "t:u", ["a"], "cannot"), Erase(10, "t:u"))
+    world.tell(wire.Refuse(9, "t:u", ["a"], "cannot"), wire.Erase(10, "t:u"))
     while world.commit():
         pass
-    assert of(world.said(), Settled) == [Settled(9)]
+    assert of(world.said(), wire.Settled) == [wire.Settled(9)]
 
 
 def test_requests_to_refuse_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +240,9 @@ def test_requests_to_refuse_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     for id in ("a", "b"):
         world.post(id=id)
     world.settle()
-    world.tell(Refuse(8, "t:u", ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
-    assert [(one.ref, one.status) for one in of(world.said(), Rejected)] == [(9, OVERLOADED)]
-    assert of(world.settle(), Settled) == [Settled(8)]
+    world.tell(wire.Refuse(8, "t:u", ["a"], "cannot"), wire.Refuse(9, "t:u", ["b"], "cannot"))
+    assert [(one.ref, one.status) for one in of(world.said(), wire.Rejected)] == [(9, wire.OVERLOADED)]
+    assert of(world.settle(), wire.Settled) == [wire.Settled(8)]
 
 
 # -- early copies ------------------------------------------------------------------------------------------------------
@@ -271,7 +255,7 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
     world.settle()
     world.ack_ids(1, "a")
     said = world.settle()
-    assert of(said, GapRange) == [GapRange(1, 2, 2)], "the newer message of its key replaced it"
+    assert of(said, wire.GapRange) == [wire.GapRange(1, 2, 2)], "the newer message of its key replaced it"
     assert delivered(said) == [(3, 1)]
 
 
@@ -286,18 +270,18 @@ def test_a_resumed_connection_gets_no_early_copy_of_what_it_has() -> None:
     world.attach(1, cursor=0, resume=True, sent=2, early=True)
     said = world.settle()
     assert delivered(said) == [(1, 1), (2, 1)]
-    assert of(said, DeliverEarly) == []
+    assert of(said, wire.DeliverEarly) == []
 
 
 def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
     world = connected_world()
     world.connect(2)
-    world.core.handle(EDGE, [Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)
-    assert of(world.said(), Shown) == [Shown("part", [(1, b"{}"), (2, b"{}")], True)]
+    world.core.handle(EDGE, [wire.Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)
+    assert of(world.said(), wire.Shown) == [wire.Shown("part", [(1, b"{}"), (2, b"{}")], True)]
     assert world.core.mailboxes.keys() == {"t:u"}, "nothing is loaded for a frame"
 
 
-@pytest.mark.parametrize("kind", [WEBSOCKET, SSE, POLL])
+@pytest.mark.parametrize("kind", [wire.WEBSOCKET, wire.SSE, wire.POLL])
 def test_a_connection_that_is_announced_twice_ends_once(kind: int) -> None:
     """What moved away and came back may have been announced before the edge hears that it had moved."""
     world = World()

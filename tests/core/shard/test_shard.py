@@ -11,33 +11,7 @@ from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import Message
 from engine.core.model.routing import slot_of
 from engine.core.shard.shard import TICK_REST_MS
-from engine.core.wire.records import (
-    ACCEPTED,
-    CONFLICT,
-    DUPLICATE,
-    OVERLOADED,
-    POLL,
-    SSE,
-    SUPPRESSED,
-    UNAVAILABLE,
-    WEBSOCKET,
-    Attach,
-    Deliver,
-    Fault,
-    FireDone,
-    GapRange,
-    Hangup,
-    Moved,
-    Posted,
-    Probe,
-    Probed,
-    Revoke,
-    Settle,
-    Settled,
-    Timer,
-    Welcome,
-    Written,
-)
+from engine.core.wire import records as wire
 from tests.support.operations import calls_of
 from tests.support.shard_world import EDGE, RETRY, World, connected_world, delivered, of
 
@@ -51,7 +25,7 @@ def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
     world.append(group)
     world.core.group_committed(world.now_ms)
     said = world.said()
-    assert [record.status for record in of(said, Posted)] == [ACCEPTED]
+    assert [record.status for record in of(said, wire.Posted)] == [wire.ACCEPTED]
     assert delivered(said) == [(1, 1)]
 
 
@@ -61,13 +35,13 @@ def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None
     world.post("u", "lost")
     assert world.core.take_group(world.now_ms) is not None
     world.core.group_refused()
-    assert not of(world.said(), Posted), "storage may have taken it, and a crash before the rollback would leave it there"
+    assert not of(world.said(), wire.Posted), "storage may have taken it, and a crash before the rollback would leave it there"
     world.post("u", "refused at once")
-    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    assert [record.status for record in of(world.said(), wire.Posted)] == [wire.UNAVAILABLE]
     world.core.storage_back()
-    assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
+    assert [record.status for record in of(world.said(), wire.Posted)] == [wire.UNAVAILABLE]
     said = world.publish("u", "kept")
-    assert [(record.status, record.seq) for record in of(said, Posted)] == [(ACCEPTED, 1)]
+    assert [(record.status, record.seq) for record in of(said, wire.Posted)] == [(wire.ACCEPTED, 1)]
     assert delivered(said) == [(1, 1)]
 
 
@@ -76,15 +50,15 @@ def test_a_repeated_id_gets_the_first_answer_and_another_payload_a_conflict() ->
     world.publish("u", "a")
     world.post("u", "a")
     world.post("u", "a", digest=b"other..!")
-    assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 1), (CONFLICT, 1)]
+    assert [(record.status, record.seq) for record in of(world.settle(), wire.Posted)] == [(wire.DUPLICATE, 1), (wire.CONFLICT, 1)]
 
 
 def test_a_repeated_id_within_one_group_is_stored_once() -> None:
     world = World()
     for _ in range(3):
         world.post("u", "a")
-    said = of(world.settle(), Posted)
-    assert sorted((record.status, record.seq) for record in said) == [(ACCEPTED, 1), (DUPLICATE, 1), (DUPLICATE, 1)]
+    said = of(world.settle(), wire.Posted)
+    assert sorted((record.status, record.seq) for record in said) == [(wire.ACCEPTED, 1), (wire.DUPLICATE, 1), (wire.DUPLICATE, 1)]
 
 
 def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_group_is_kept() -> None:
@@ -92,16 +66,16 @@ def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_gr
     world.post("u", "a")
     world.publish("u", "b")
     world.post("u", "a")
-    said = of(world.publish("u", "c"), Posted)
-    assert {record.ref: (record.status, record.seq) for record in said} == {3: (DUPLICATE, 1), 4: (ACCEPTED, 3)}
+    said = of(world.publish("u", "c"), wire.Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {3: (wire.DUPLICATE, 1), 4: (wire.ACCEPTED, 3)}
 
 
 def test_an_id_whose_record_cannot_be_read_is_a_conflict_and_does_no_harm() -> None:
     world = World()
     world.ids["t:u", "a"] = b"garbage"
     world.post("u", "a")
-    said = of(world.publish("u", "b"), Posted)
-    assert {record.ref: (record.status, record.seq) for record in said} == {1: (CONFLICT, 0), 2: (ACCEPTED, 1)}
+    said = of(world.publish("u", "b"), wire.Posted)
+    assert {record.ref: (record.status, record.seq) for record in said} == {1: (wire.CONFLICT, 0), 2: (wire.ACCEPTED, 1)}
 
 
 def test_at_most_a_window_of_messages_is_in_flight() -> None:
@@ -169,7 +143,7 @@ def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowled
     world = connected_world(window=1)
     world.publish("u", "a")
     world.wait(10_000)
-    world.ask(Settle(9, "t:u", -1, ["a"]))
+    world.ask(wire.Settle(9, "t:u", -1, ["a"]))
     assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
@@ -246,7 +220,7 @@ def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_not
     world = connected_world()
     world.publish()
     said = world.acknowledge(1, 99)
-    assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
+    assert [record.code for record in of(said, wire.Fault)] == ["unknown_seq"]
     world.detach(1)
     assert delivered(world.connect(2), 2) == [(1, 2)]
 
@@ -257,7 +231,7 @@ def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
         world.post()
     world.settle()
     said = world.connect(1, cursor=2)
-    assert [(w.resumed, w.from_seq, w.head) for w in of(said, Welcome)] == [("ok", 3, 3)]
+    assert [(w.resumed, w.from_seq, w.head) for w in of(said, wire.Welcome)] == [("ok", 3, 3)]
     assert delivered(said) == [(3, 1)]
 
 
@@ -280,7 +254,7 @@ def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from
         world = World()
         world.publish()
         said = world.connect(1, cursor=cursor, epoch=epoch)
-        assert [w.resumed for w in of(said, Welcome)] == ["gap"]
+        assert [w.resumed for w in of(said, wire.Welcome)] == ["gap"]
         assert delivered(said) == [(1, 1)]
 
 
@@ -289,9 +263,9 @@ def test_a_cursor_from_the_future_is_answered_after_a_look_at_storage() -> None:
     world.publish()
     world.attach(1, cursor=2)
     world.attach(2, cursor=1)
-    assert [(w.conn, w.resumed) for w in of(world.said(), Welcome)] == [(2, "ok")]
+    assert [(w.conn, w.resumed) for w in of(world.said(), wire.Welcome)] == [(2, "ok")]
     said = world.publish()
-    assert [(w.conn, w.resumed) for w in of(said, Welcome)] == [(1, "gap")]
+    assert [(w.conn, w.resumed) for w in of(said, wire.Welcome)] == [(1, "gap")]
     assert delivered(said, 1) == delivered(said, 2) == [(2, 1)]
 
 
@@ -300,7 +274,7 @@ def test_a_connection_whose_slot_leaves_meanwhile_is_sent_on() -> None:
     world.publish()
     world.attach(1, cursor=2)
     world.core.release([slot_of("t:u")])
-    assert [record.conn for record in of(world.settle(), Moved)] == [1]
+    assert [record.conn for record in of(world.settle(), wire.Moved)] == [1]
     assert world.core.connections.attached() == []
 
 
@@ -309,7 +283,7 @@ def test_a_connection_that_ends_meanwhile_is_not_attached() -> None:
     world.publish()
     world.attach(1, cursor=2)
     world.detach(1)
-    assert of(world.settle(), Welcome) == []
+    assert of(world.settle(), wire.Welcome) == []
     assert world.core.connections.attached() == []
 
 
@@ -318,7 +292,7 @@ def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() 
     world.attach(2)
     said = world.publish("u", "a")
     assert delivered(said, 1) == delivered(said, 2) == [(1, 1)]
-    assert [(r.conn, r.ids) for r in of(world.acknowledge(2, 1), Revoke)] == [(1, ["a"])]
+    assert [(r.conn, r.ids) for r in of(world.acknowledge(2, 1), wire.Revoke)] == [(1, ["a"])]
     assert delivered(world.wait(10_000), 1) == []
 
 
@@ -327,8 +301,8 @@ def test_one_connection_too_many_ends_the_oldest() -> None:
     for conn in (1, 2, 3):
         world.attach(conn)
     said = world.settle()
-    assert [(h.conn, h.code) for h in of(said, Hangup)] == [(1, 4409)]
-    assert {record.conn for record in of(world.publish(), Deliver)} == {2, 3}
+    assert [(h.conn, h.code) for h in of(said, wire.Hangup)] == [(1, 4409)]
+    assert {record.conn for record in of(world.publish(), wire.Deliver)} == {2, 3}
 
 
 def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
@@ -337,8 +311,8 @@ def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
     world.post(ttl_ms=1000)
     world.publish(ttl_ms=60_000)
     world.wait(2000)
-    said = [record for record in world.connect(1) if isinstance(record, GapRange | Deliver)]
-    assert [type(record) for record in said] == [GapRange, Deliver]
+    said = [record for record in world.connect(1) if isinstance(record, wire.GapRange | wire.Deliver)]
+    assert [type(record) for record in said] == [wire.GapRange, wire.Deliver]
     assert (said[0].first, said[0].last) == (1, 2)
     assert delivered(said) == [(3, 1)]
 
@@ -349,7 +323,7 @@ def test_trimmed_messages_are_announced_as_a_gap() -> None:
         world.post()
     world.settle()
     said = world.connect(1)
-    assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 3)]
+    assert [(r.first, r.last) for r in of(said, wire.GapRange)] == [(1, 3)]
     assert [seq for seq, _ in delivered(said)] == [4, 5, 6, 7, 8]
 
 
@@ -407,7 +381,7 @@ def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
     world.persist()
     del world.streams["t:u"][2]
     said = world.connect(1)
-    assert [(r.first, r.last) for r in of(said, GapRange)] == [(2, 2)]
+    assert [(r.first, r.last) for r in of(said, wire.GapRange)] == [(2, 2)]
     assert [seq for seq, _ in delivered(said)] == [1, 3, 4]
 
 
@@ -445,7 +419,7 @@ def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
     world.crash()
     said = world.connect(1)
     assert delivered(said) == [(1, 1), (2, 1), (3, 1)]
-    assert of(said, GapRange) == []
+    assert of(said, wire.GapRange) == []
 
 
 def test_what_is_committed_while_a_checkpoint_is_filled_survives_a_crash_behind_it() -> None:
@@ -462,7 +436,7 @@ def test_what_is_committed_while_a_checkpoint_is_filled_survives_a_crash_behind_
         world.attach(conn, user)
     said = world.settle()
     assert [delivered(said, conn) for conn in range(5)] == [[(1, 1), (2, 1)]] * 5
-    assert of(said, GapRange) == []
+    assert of(said, wire.GapRange) == []
 
 
 def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
@@ -482,8 +456,8 @@ def test_an_edge_that_announces_its_connections_again_does_not_get_everything_ag
     world.settle()
     world.core.closed(EDGE, world.now_ms)
     world.core.opened(EDGE)
-    said = world.ask(Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
-    assert of(said, Welcome) == []
+    said = world.ask(wire.Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
+    assert of(said, wire.Welcome) == []
     assert delivered(said) == []
     assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
 
@@ -496,16 +470,16 @@ def test_a_renewed_link_settles_no_gap_that_was_not_announced() -> None:
     world.core.closed(EDGE, world.now_ms)
     world.core.opened(EDGE)
     world.now_ms += 200
-    assert of(world.connect(2), GapRange) == [GapRange(2, 2, 2)]
+    assert of(world.connect(2), wire.GapRange) == [wire.GapRange(2, 2, 2)]
     world.attach(1, cursor=0, resume=True, sent=3)
     world.ack_ids(1, "c", "a")
     world.settle()
-    assert of(world.connect(3), GapRange) == [GapRange(3, 2, 2)], "no connection but the second was sent it"
+    assert of(world.connect(3), wire.GapRange) == [wire.GapRange(3, 2, 2)], "no connection but the second was sent it"
 
 
 def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
     world = World()
-    assert [(h.conn, h.code) for h in of(world.ask(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5)), Hangup)] == [(1, 1012)]
+    assert [(h.conn, h.code) for h in of(world.ask(wire.Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5)), wire.Hangup)] == [(1, 1012)]
     assert world.core.mailboxes["t:u"].connections == {}
 
 
@@ -525,7 +499,7 @@ def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -
 
 def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None:
     world = World()
-    assert [record.status for record in of(world.publish(retain=False), Posted)] == [SUPPRESSED]
+    assert [record.status for record in of(world.publish(retain=False), wire.Posted)] == [wire.SUPPRESSED]
     world.attach(1)
     said = world.publish(retain=False)
     assert delivered(said) == [(1, 1)]
@@ -533,18 +507,18 @@ def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None
     world.checkpoint()
     world.publish()
     said = world.connect(2)
-    assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 1)]
+    assert [(r.first, r.last) for r in of(said, wire.GapRange)] == [(1, 1)]
     assert delivered(said, 2) == [(2, 1)]
 
 
 def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_written() -> None:
     world = World(window=2)
-    world.attach(1, kind=SSE)
+    world.attach(1, kind=wire.SSE)
     for _ in range(4):
         world.post()
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
     assert delivered(world.wait(10_000)) == []
-    assert delivered(world.ask(Written(1, 2))) == [(3, 1), (4, 1)]
+    assert delivered(world.ask(wire.Written(1, 2))) == [(3, 1), (4, 1)]
     world.detach(1)
     assert delivered(world.connect(2), 2)[:2] == [(1, 2), (2, 2)]
 
@@ -552,7 +526,7 @@ def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_writ
 def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
     world = World()
     world.publish()
-    assert delivered(world.connect(1, kind=POLL)) == [(1, 1)]
+    assert delivered(world.connect(1, kind=wire.POLL)) == [(1, 1)]
     world.detach(1)
     assert delivered(world.connect(2, cursor=1), 2) == []
 
@@ -562,21 +536,21 @@ def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
     world.post("u", "a")
     world.publish("u", "b")
     world.checkpoint()
-    said = of(world.ask(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, [])), Settled)
+    said = of(world.ask(wire.Settle(77, "t:u", -1, ["a"]), wire.Settle(78, "t:u", 99, [])), wire.Settled)
     assert [(s.ref, bool(s.error)) for s in said] == [(77, False), (78, True)]
     assert delivered(world.connect(1)) == [(2, 1)]
 
 
 def test_a_probe_tells_whether_anyone_is_connected() -> None:
     world = World()
-    world.tell(Probe(1, "t:u", "c", 0))
+    world.tell(wire.Probe(1, "t:u", "c", 0))
     world.attach(1)
-    assert [(p.ref, p.state) for p in of(world.ask(Probe(2, "t:u", "c", 0)), Probed)] == [(1, "offline"), (2, "connected")]
+    assert [(p.ref, p.state) for p in of(world.ask(wire.Probe(2, "t:u", "c", 0)), wire.Probed)] == [(1, "offline"), (2, "connected")]
 
 
 def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     world = World(recent_ids=1)
-    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
+    timer = wire.Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
     world.connect(1)
     for _ in range(2):
         world.fire([timer, timer])
@@ -584,13 +558,13 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     world.crash()
     world.fire([timer])
     assert [partition for partition, _ in world.core.output.to_schedulers] == [3]
-    assert isinstance(world.core.output.to_schedulers[0][1], FireDone)
+    assert isinstance(world.core.output.to_schedulers[0][1], wire.FireDone)
     assert world.core.mailboxes["t:u"].head == 3
 
 
 def test_a_durable_timer_that_comes_after_its_time_to_live_is_done_without_effect() -> None:
     world = World()
-    world.core.fire([Timer("3-abc", "t:u", world.now_ms - 5000, 0, 1000, Envelope("a", b"d" * 8, 1, True, b""))], world.now_ms)
+    world.core.fire([wire.Timer("3-abc", "t:u", world.now_ms - 5000, 0, 1000, Envelope("a", b"d" * 8, 1, True, b""))], world.now_ms)
     assert [record.sids for _, record in world.core.output.to_schedulers] == [["3-abc"]]
     assert world.core.take_group(world.now_ms) is None
 
@@ -599,8 +573,8 @@ def test_posts_that_wait_for_a_page_count_among_those_that_wait() -> None:
     world = World(posts_pending_max=3)
     for number in range(5):
         world.post(f"u{number}")
-    assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED, OVERLOADED]
-    assert sorted(record.status for record in of(world.settle(), Posted)) == [ACCEPTED] * 3
+    assert [record.status for record in of(world.said(), wire.Posted)] == [wire.OVERLOADED, wire.OVERLOADED]
+    assert sorted(record.status for record in of(world.settle(), wire.Posted)) == [wire.ACCEPTED] * 3
     for number in range(5):
         world.post(f"v{number}")
     keys = world.core.page_wait.take_pages_wanted()
@@ -609,10 +583,10 @@ def test_posts_that_wait_for_a_page_count_among_those_that_wait() -> None:
     world.post("w1")
     world.post("w2")
     world.post("w3")
-    assert not of(world.said(), Posted), "those that were refused wait no more"
+    assert not of(world.said(), wire.Posted), "those that were refused wait no more"
 
 
-@pytest.mark.parametrize(("kind", "again"), [(SSE, []), (WEBSOCKET, [(1, 2), (2, 2)])])
+@pytest.mark.parametrize(("kind", "again"), [(wire.SSE, []), (wire.WEBSOCKET, [(1, 2), (2, 2)])])
 def test_after_a_restart_a_plain_event_stream_is_not_sent_again_what_it_has(kind: int, again: list[tuple[int, int]]) -> None:
     world = World()
     world.attach(1, kind=kind)
@@ -631,7 +605,7 @@ def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothin
         world.post()
     world.persist()
     world.crash()
-    world.attach(1, kind=SSE, cursor=0, resume=True, sent=8)  # it has written these, and nobody has acknowledged them
+    world.attach(1, kind=wire.SSE, cursor=0, resume=True, sent=8)  # it has written these, and nobody has acknowledged them
     assert delivered(world.settle()) == [(9, 1), (10, 1), (11, 1), (12, 1)]
     world.attach(2)
     got = []
@@ -646,7 +620,7 @@ def test_a_delayed_message_is_revoked_by_its_own_id_only() -> None:
     mailbox.head = mailbox.spilled = 1
     mailbox.cold = (1, 1)
     mailbox.recent = {"a": (1, b""), "timer:3-x": (1, b"")}
-    silent = Attachment(("edge-0/1", 1), WEBSOCKET, "s", "", 1, 0)
+    silent = Attachment(("edge-0/1", 1), wire.WEBSOCKET, "s", "", 1, 0)
     silent.exhausted = {1: (10_000, "a")}
     mailbox.connections[silent.conn] = silent
     assert mailbox.settle_through(1, None, 0, RETRY).revoked == {silent.conn: ["a"]}
@@ -688,7 +662,7 @@ def test_a_user_of_another_shard_is_answered_with_moved() -> None:
 def test_a_connection_that_ends_while_its_page_is_read_is_never_attached() -> None:
     world = connected_world()
     world.detach(1)
-    assert of(world.settle(), Welcome) == []
+    assert of(world.settle(), wire.Welcome) == []
 
 
 def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
@@ -698,7 +672,7 @@ def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
     world.checkpoint()
     world.crash()
     world.attach(1, cursor=0, resume=True, sent=1)
-    assert not [record for record in world.acknowledge(1, 1) if isinstance(record, Deliver)]
+    assert not [record for record in world.acknowledge(1, 1) if isinstance(record, wire.Deliver)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 

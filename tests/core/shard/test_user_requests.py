@@ -13,46 +13,18 @@ from engine.core.policy.profile import Profile
 from engine.core.shard.mailbox_store import Swept
 from engine.core.shard.shard import ShardCore
 from engine.core.shard.user_requests import URGENT, admission_of
-from engine.core.wire.records import (
-    OK,
-    OVERLOADED,
-    UNAVAILABLE,
-    ChangeProfile,
-    Erase,
-    ErasureDone,
-    Explain,
-    Followed,
-    GetProfile,
-    Hangup,
-    Happened,
-    MarkInbox,
-    Posted,
-    Probe,
-    Probed,
-    ProfileIs,
-    ReadBacklog,
-    ReadInbox,
-    ReadUser,
-    Rejected,
-    SetProfile,
-    Settle,
-    Settled,
-    Subscribe,
-    Subscribed,
-    Trace,
-    Traced,
-)
+from engine.core.wire import records as wire
 from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 KEY = "t:u"
 SLOT = slot_of(KEY)
 QUIET = Profile(level="high")
-READS = (Probe(1, KEY, "", 0), GetProfile(1, KEY), Trace(1, KEY, "m"))
+READS = (wire.Probe(1, KEY, "", 0), wire.GetProfile(1, KEY), wire.Trace(1, KEY, "m"))
 CHANGES = (
-    SetProfile(1, KEY, QUIET),
-    ChangeProfile(1, KEY, PreferencesPatch(zone="Asia/Tokyo"), 9),
-    Subscribe(1, KEY, ["a"], []),
-    Happened(1, KEY, 1, "paid", {}),
+    wire.SetProfile(1, KEY, QUIET),
+    wire.ChangeProfile(1, KEY, PreferencesPatch(zone="Asia/Tokyo"), 9),
+    wire.Subscribe(1, KEY, ["a"], []),
+    wire.Happened(1, KEY, 1, "paid", {}),
 )
 
 
@@ -65,7 +37,9 @@ def pressed(world: World, share: float) -> None:
     world.said()
 
 
-@pytest.mark.parametrize(("record", "answer"), [(SetProfile(1, KEY, QUIET), ProfileIs), (Happened(1, KEY, 1, "paid", {}), Followed)])
+@pytest.mark.parametrize(
+    ("record", "answer"), [(wire.SetProfile(1, KEY, QUIET), wire.ProfileIs), (wire.Happened(1, KEY, 1, "paid", {}), wire.Followed)]
+)
 def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(record: Any, answer: type) -> None:
     world = World()
     world.tell(record)
@@ -75,7 +49,7 @@ def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(recor
     assert world.said() == []
     world.append(group)
     world.core.group_committed(world.now_ms)
-    assert [(record.ref, record.status) for record in of(world.said(), answer)] == [(1, OK)]
+    assert [(record.ref, record.status) for record in of(world.said(), answer)] == [(1, wire.OK)]
     world.crash()
     state = world.core.mailboxes[KEY].user_state
     assert state is not None
@@ -84,8 +58,8 @@ def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(recor
 
 def test_of_two_changes_the_later_one_holds() -> None:
     world = World()
-    assert [record.ref for record in of(world.ask(SetProfile(1, KEY, QUIET), SetProfile(2, KEY, None)), ProfileIs)] == [1, 2]
-    assert [record.profile for record in of(world.ask(GetProfile(3, KEY)), ProfileIs)] == [None]
+    assert [record.ref for record in of(world.ask(wire.SetProfile(1, KEY, QUIET), wire.SetProfile(2, KEY, None)), wire.ProfileIs)] == [1, 2]
+    assert [record.profile for record in of(world.ask(wire.GetProfile(3, KEY)), wire.ProfileIs)] == [None]
 
 
 def test_a_group_has_a_bounded_number_of_changes() -> None:
@@ -95,75 +69,75 @@ def test_a_group_has_a_bounded_number_of_changes() -> None:
     world.fetch()
     assert len(world.take_group().riders.notes) == 2
     world.core.group_committed(world.now_ms)
-    assert [answer.topics for answer in of(world.settle(), Subscribed)] == [["a"], ["a", "b"], ["a", "b", "c"]]
+    assert [answer.topics for answer in of(world.settle(), wire.Subscribed)] == [["a"], ["a", "b"], ["a", "b", "c"]]
 
 
 def test_while_storage_is_away_a_change_in_a_group_is_answered_after_the_rollback_and_any_other_at_once() -> None:
     world = World()
-    world.tell(SetProfile(1, KEY, QUIET))
+    world.tell(wire.SetProfile(1, KEY, QUIET))
     world.fetch()
     assert world.core.take_group(world.now_ms) is not None
-    world.tell(SetProfile(2, KEY, QUIET))
+    world.tell(wire.SetProfile(2, KEY, QUIET))
     world.core.group_refused()
-    world.tell(SetProfile(3, KEY, QUIET))
-    assert [(record.ref, record.status) for record in world.said()] == [(2, UNAVAILABLE), (3, UNAVAILABLE)]
+    world.tell(wire.SetProfile(3, KEY, QUIET))
+    assert [(record.ref, record.status) for record in world.said()] == [(2, wire.UNAVAILABLE), (3, wire.UNAVAILABLE)]
     world.core.storage_back()
-    assert [(record.ref, record.status) for record in world.said()] == [(1, UNAVAILABLE)]
-    assert [record.profile for record in of(world.ask(GetProfile(4, KEY)), ProfileIs)] == [None]
+    assert [(record.ref, record.status) for record in world.said()] == [(1, wire.UNAVAILABLE)]
+    assert [record.profile for record in of(world.ask(wire.GetProfile(4, KEY)), wire.ProfileIs)] == [None]
 
 
 def test_what_takes_no_memory_is_always_answered_what_frees_it_or_tells_of_life_nearly_always() -> None:
-    explained = Explain(1, KEY, 0, None)  # type: ignore[arg-type]
+    explained = wire.Explain(1, KEY, 0, None)  # type: ignore[arg-type]
     assert {admission_of(record, in_memory=True) for record in (*READS, explained)} == {None}
     assert {admission_of(record, in_memory=False) for record in (*READS[1:], explained)} == {NORMAL}
     assert {admission_of(record, in_memory=there) for record in CHANGES for there in (True, False)} == {NORMAL}
     assert admission_of(READS[0], in_memory=False) == URGENT
-    assert {admission_of(Settle(1, KEY, 1, []), in_memory=there) for there in (True, False)} == {URGENT}
+    assert {admission_of(wire.Settle(1, KEY, 1, []), in_memory=there) for there in (True, False)} == {URGENT}
 
 
 def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to_come_back() -> None:
     world = World(posts_pending_max=100)
     world.publish()
     pressed(world, 0.85)
-    strangers = (GetProfile(1, "t:x"), Trace(2, "t:y", "m"), Subscribe(3, "t:z", [], []))
+    strangers = (wire.GetProfile(1, "t:x"), wire.Trace(2, "t:y", "m"), wire.Subscribe(3, "t:z", [], []))
     world.tell(*strangers, *CHANGES)
     said = world.said()
     assert [(type(record), record.ref, record.status) for record in said] == [
-        (Rejected, record.ref, OVERLOADED) for record in (*strangers, *CHANGES)
+        (wire.Rejected, record.ref, wire.OVERLOADED) for record in (*strangers, *CHANGES)
     ]
     assert min(record.retry_ms for record in said) > 0
     assert world.core.output.counters["refused_questions"] == len(CHANGES) + len(strangers)
-    world.tell(*READS, Settle(1, KEY, 1, []))
-    assert [type(record) for record in world.said()] == [Probed, ProfileIs, Traced, Settled]
+    world.tell(*READS, wire.Settle(1, KEY, 1, []))
+    assert [type(record) for record in world.said()] == [wire.Probed, wire.ProfileIs, wire.Traced, wire.Settled]
     pressed(world, 1)
-    world.tell(*READS, Settle(1, KEY, 1, []), Probe(2, "t:x", "", 0))
-    assert [type(record) for record in world.said()] == [Probed, ProfileIs, Traced, Rejected, Rejected]
+    world.tell(*READS, wire.Settle(1, KEY, 1, []), wire.Probe(2, "t:x", "", 0))
+    assert [type(record) for record in world.said()] == [wire.Probed, wire.ProfileIs, wire.Traced, wire.Rejected, wire.Rejected]
     world.calm_down()
-    assert {type(record) for record in world.ask(*strangers)} == {ProfileIs, Traced, Subscribed}
+    assert {type(record) for record in world.ask(*strangers)} == {wire.ProfileIs, wire.Traced, wire.Subscribed}
 
 
 def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
     world = World(posts_pending_max=10)
     world.publish()
     for n in range(10):
-        world.tell(SetProfile(n, KEY, QUIET))
+        world.tell(wire.SetProfile(n, KEY, QUIET))
     assert world.core.admission.waiting == 10
-    world.tell(SetProfile(10, KEY, QUIET))
-    assert [type(record) for record in world.said()] == [Rejected]
-    assert len(of(world.settle(), ProfileIs)) == 10
+    world.tell(wire.SetProfile(10, KEY, QUIET))
+    assert [type(record) for record in world.said()] == [wire.Rejected]
+    assert len(of(world.settle(), wire.ProfileIs)) == 10
 
 
 # -- erasing a user ----------------------------------------------------------------------------------------------------
 def erase(world: World) -> list[Any]:
     """Ask to erase the user; what the core said."""
-    return world.ask(Erase(7, KEY))
+    return world.ask(wire.Erase(7, KEY))
 
 
 def used_world() -> World:
     """A user with all there may be: pending and refused messages, subscriptions, a profile, a page, a stream, a connection."""
     world = connected_world()
     world.subscribe("news")
-    world.tell(SetProfile(900, KEY, Profile(level="low")))
+    world.tell(wire.SetProfile(900, KEY, Profile(level="low")))
     for id in ("a", "b", "c"):
         world.post(id=id)
     world.settle()
@@ -182,17 +156,17 @@ def stored(world: World) -> str:
 
 
 def answered(world: World) -> list[int]:
-    return [record.status for record in of(world.said(), ErasureDone)]
+    return [record.status for record in of(world.said(), wire.ErasureDone)]
 
 
 def test_an_erased_user_is_in_neither_memory_page_stream_nor_journal_when_it_is_answered() -> None:
     world = used_world()
     said = erase(world)
-    assert of(said, Hangup) == [Hangup(1, 4403, "the user was erased")]
-    assert of(said, ErasureDone) == [], "storage still has the user"
+    assert of(said, wire.Hangup) == [wire.Hangup(1, 4403, "the user was erased")]
+    assert of(said, wire.ErasureDone) == [], "storage still has the user"
     assert "'t:u'" in stored(world)
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert "'t:u'" not in stored(world)
     mailbox = world.core.mailboxes[KEY]
     assert mailbox.idle
@@ -203,7 +177,7 @@ def test_an_erased_user_is_in_neither_memory_page_stream_nor_journal_when_it_is_
 
 def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_crash() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
+    world.tell(wire.Erase(7, KEY))
     world.persist()
     assert world.floors == {SLOT: 4}
     world.evict()
@@ -218,7 +192,7 @@ def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_
 @pytest.mark.parametrize("crash", ["before the group", "after the group", "after the checkpoint"])
 def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
+    world.tell(wire.Erase(7, KEY))
     if crash != "before the group":
         world.settle()
     if crash == "after the checkpoint":
@@ -228,9 +202,9 @@ def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> 
         assert world.core.mailboxes[KEY].idle, "the journal has the erasure"
         world.checkpoint()
         assert "'t:u'" not in stored(world), "without the repeat"
-    world.tell(Erase(8, KEY))
+    world.tell(wire.Erase(8, KEY))
     world.persist()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert "'t:u'" not in stored(world)
 
 
@@ -249,7 +223,7 @@ def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored:
     world.nack(1, "d")
     store = world.core.mailbox_store
     letters = store.take_dead_letters()
-    world.tell(Erase(7, KEY))
+    world.tell(wire.Erase(7, KEY))
     world.persist()
     world.evict()
     assert KEY not in world.core.mailboxes
@@ -265,7 +239,7 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     erase(world)
     world.publish(id="new")
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert sorted(world.streams[KEY]) == [5]
     world.crash()
     assert delivered(world.connect(2), 2) == [(5, 1)]
@@ -274,9 +248,9 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
 def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
     world = used_world()
     erase(world)
-    world.tell(Happened(8, KEY, world.now_ms, "paid"))
+    world.tell(wire.Happened(8, KEY, world.now_ms, "paid"))
     world.persist()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     world.crash()
     world.connect(2)
     user_state = world.core.mailboxes[KEY].user_state
@@ -292,7 +266,7 @@ def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> 
     world.core.mailbox_store.mark_urgent(world.core.mailboxes[KEY])
     world.checkpoint(full=False)
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert sorted(world.streams[KEY]) == [5]
     assert delivered(world.connect(2), 2) == [(5, 1)]
 
@@ -342,7 +316,7 @@ def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
     store.checkpoint_failed()
     assert store.take_erased() == []
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert "'t:u'" not in stored(world)
 
 
@@ -358,7 +332,7 @@ def test_an_erasure_that_failed_stays_one_though_the_sweep_comes_between() -> No
     world.core.swept(Swept(KEY, page, False, 0))
     store.checkpoint_failed()
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
 
 
 def test_an_erasure_that_began_during_a_checkpoint_is_answered_after_the_next() -> None:
@@ -373,25 +347,25 @@ def test_an_erasure_that_began_during_a_checkpoint_is_answered_after_the_next() 
     store.checkpoint_done()
     assert store.take_erased() == []
     world.checkpoint()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
 
 
 def test_without_storage_an_erasure_is_unavailable() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
+    world.tell(wire.Erase(7, KEY))
     assert world.core.take_group(world.now_ms) is not None
     world.core.group_refused()
     assert answered(world) == []
     world.core.storage_back()
-    assert answered(world) == [UNAVAILABLE]
+    assert answered(world) == [wire.UNAVAILABLE]
     assert delivered(world.connect(2), 2), "nothing was erased"
 
 
 def test_a_user_who_was_not_there_is_erased_at_once() -> None:
     world = World()
-    world.tell(Erase(7, KEY))
+    world.tell(wire.Erase(7, KEY))
     world.persist()
-    assert answered(world) == [OK]
+    assert answered(world) == [wire.OK]
     assert not world.pages
     assert world.floors == {SLOT: 0}
 
@@ -483,7 +457,7 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
     world.core.swept(Swept(KEY, stale, expires, 0))
     world.persist()
     assert world.page(KEY) == newer
-    assert [record.seq for record in of(world.publish(), Posted)] == [newer.head + 1], "one number names one message"
+    assert [record.seq for record in of(world.publish(), wire.Posted)] == [newer.head + 1], "one number names one message"
 
 
 def test_the_sweep_looks_again_at_messages_that_came_meanwhile() -> None:
@@ -516,18 +490,18 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
     world.detach(1, 1000)
     world.persist()
     assert KEY not in world.pages
-    assert [record.seq for record in of(world.publish(), Posted)] == [3]
+    assert [record.seq for record in of(world.publish(), wire.Posted)] == [3]
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        Trace(9, KEY, "m"),
-        ReadBacklog(9, KEY, 10, 1000),
-        ReadUser(9, KEY),
-        ReadInbox(9, KEY, 0, 10, 0),
-        MarkInbox(9, KEY, 1, True, [], [], -1),
-        GetProfile(9, KEY),
+        wire.Trace(9, KEY, "m"),
+        wire.ReadBacklog(9, KEY, 10, 1000),
+        wire.ReadUser(9, KEY),
+        wire.ReadInbox(9, KEY, 0, 10, 0),
+        wire.MarkInbox(9, KEY, 1, True, [], [], -1),
+        wire.GetProfile(9, KEY),
         *CHANGES[:2],
     ],
     ids=lambda asked: type(asked).__name__,
@@ -537,5 +511,5 @@ def test_a_question_of_a_missing_feature_is_rejected(asked: Any) -> None:
     world.core = ShardCore(0, world.config, spread(1), "e1")
     world.core.opened(EDGE)
     world.publish()
-    (answer,) = of(world.ask(asked), Rejected)
-    assert (answer.ref, answer.status) == (asked.ref, UNAVAILABLE)
+    (answer,) = of(world.ask(asked), wire.Rejected)
+    assert (answer.ref, answer.status) == (asked.ref, wire.UNAVAILABLE)

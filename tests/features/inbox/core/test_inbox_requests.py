@@ -11,22 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD, InboxLimits
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.wire.records import (
-    CONFLICT,
-    NOT_FOUND,
-    OK,
-    OVERLOADED,
-    UNAVAILABLE,
-    Counts,
-    Erase,
-    InboxIs,
-    InboxMarked,
-    MarkInbox,
-    ReadInbox,
-    Rejected,
-    Revoke,
-    Settle,
-)
+from engine.core.wire import records as wire
 from tests.support.shard_world import World, small_config
 
 LIMITS: Final = InboxLimits(messages_max=6, keep_ms=600_000, pinned_max=2, numbers_max=100)
@@ -42,21 +27,21 @@ def said_of(said: list[Any], kind: type) -> list[Any]:
     return [record for record in said if type(record) is kind]
 
 
-def read(w: World, view: int = ALL, before: int = 0, limit: int = 100) -> InboxIs:
+def read(w: World, view: int = ALL, before: int = 0, limit: int = 100) -> wire.InboxIs:
     w.refs += 1
-    (answer,) = [one for one in said_of(w.ask(ReadInbox(w.refs, KEY, before, limit, view)), InboxIs) if one.ref == w.refs]
-    assert answer.status == OK
+    (answer,) = [one for one in said_of(w.ask(wire.ReadInbox(w.refs, KEY, before, limit, view)), wire.InboxIs) if one.ref == w.refs]
+    assert answer.status == wire.OK
     return answer
 
 
-def mark(w: World, mark: int, *ids: str, on: bool = True, upto: int = 0, seqs: tuple[int, ...] = (), epoch: str = "") -> InboxMarked:
+def mark(w: World, mark: int, *ids: str, on: bool = True, upto: int = 0, seqs: tuple[int, ...] = (), epoch: str = "") -> wire.InboxMarked:
     w.refs += 1
-    w.tell(MarkInbox(w.refs, KEY, mark, on, list(seqs), list(ids), upto, epoch))
-    (answer,) = [one for one in said_of(w.settle(), InboxMarked) if one.ref == w.refs]
+    w.tell(wire.MarkInbox(w.refs, KEY, mark, on, list(seqs), list(ids), upto, epoch))
+    (answer,) = [one for one in said_of(w.settle(), wire.InboxMarked) if one.ref == w.refs]
     return answer
 
 
-def ids(answer: InboxIs) -> list[str]:
+def ids(answer: wire.InboxIs) -> list[str]:
     return [row.body.decode().split('"')[3] for row in answer.rows]
 
 
@@ -110,7 +95,7 @@ def test_what_is_not_to_be_kept_leaves_storage_when_it_is_acknowledged() -> None
     w.publish(id="after")
     w.checkpoint()
     assert set(w.streams[KEY]) == {1, 2, 3}, "pending"
-    w.tell(Settle(9, KEY, 3, []))
+    w.tell(wire.Settle(9, KEY, 3, []))
     w.persist()
     assert set(w.streams[KEY]) == {1, 3}
     assert ids(read(w)) == ["after", "kept"]
@@ -123,9 +108,9 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
     w.post(id="a")
     w.publish(id="b")
     w.refs += 1
-    said = w.ask(MarkInbox(w.refs, KEY, READ, True, [], ["a"]))
-    assert sorted(record.conn for record in said_of(said, Revoke)) == [1, 2]
-    assert said_of(said, InboxMarked)[0].unread == 1
+    said = w.ask(wire.MarkInbox(w.refs, KEY, READ, True, [], ["a"]))
+    assert sorted(record.conn for record in said_of(said, wire.Revoke)) == [1, 2]
+    assert said_of(said, wire.InboxMarked)[0].unread == 1
     assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0), (True, READ | SEEN)]
 
 
@@ -137,7 +122,7 @@ def test_a_crash_right_after_a_mark_keeps_its_acknowledgement(flag: int, stored:
     w.publish(id="b")
     if stored:
         w.checkpoint()
-    assert mark(w, flag, "b").status == OK
+    assert mark(w, flag, "b").status == wire.OK
     w.crash()
     view = IN_ARCHIVE if flag == ARCHIVED else ALL
     assert {row.seq: row.acked for row in read(w, view).rows if row.seq == 2} == {2: True}
@@ -157,18 +142,18 @@ def test_a_marked_message_that_has_left_the_inbox_is_unknown() -> None:
 def test_a_mark_of_nothing_is_answered_by_a_group_only() -> None:
     """A shard that has lost the user without knowing it finds nothing; the group is fenced."""
     w = world()
-    w.tell(MarkInbox(7, KEY, SEEN, True, [], [], -1, ""))
-    assert said_of(w.said(), InboxMarked) == []
-    assert [answer.status for answer in said_of(w.settle(), InboxMarked)] == [OK]
+    w.tell(wire.MarkInbox(7, KEY, SEEN, True, [], [], -1, ""))
+    assert said_of(w.said(), wire.InboxMarked) == []
+    assert [answer.status for answer in said_of(w.settle(), wire.InboxMarked)] == [wire.OK]
 
 
 def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     w = world()
     w.publish(id="a")
     for late in (mark(w, READ, upto=1, epoch="e0"), mark(w, READ, seqs=(1,), epoch="e0")):
-        assert late.status == CONFLICT
+        assert late.status == wire.CONFLICT
         assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0)]
-    assert mark(w, READ, upto=1, epoch="e1").status == OK
+    assert mark(w, READ, upto=1, epoch="e1").status == wire.OK
     assert [(row.acked, row.flags) for row in read(w).rows] == [(True, READ | SEEN)]
 
 
@@ -242,12 +227,12 @@ def test_a_read_is_refused_while_too_many_wait_and_answered_when_storage_is_away
     w.checkpoint()
     evict(w)
     w.core.pages_loaded({KEY: w.page(KEY)}, w.now_ms)
-    w.tell(ReadInbox(71, KEY, 0, 10, ALL), ReadInbox(72, KEY, 0, 10, ALL))
-    (refused,) = said_of(w.raw(), Rejected)
-    assert (refused.ref, refused.status) == (72, OVERLOADED)
+    w.tell(wire.ReadInbox(71, KEY, 0, 10, ALL), wire.ReadInbox(72, KEY, 0, 10, ALL))
+    (refused,) = said_of(w.raw(), wire.Rejected)
+    assert (refused.ref, refused.status) == (72, wire.OVERLOADED)
     w.core.user_requests.read_failed(w.core.user_requests.take_reads(10))
-    (failed,) = said_of(w.raw(), InboxIs)
-    assert (failed.ref, failed.status) == (71, UNAVAILABLE)
+    (failed,) = said_of(w.raw(), wire.InboxIs)
+    assert (failed.ref, failed.status) == (71, wire.UNAVAILABLE)
 
 
 def test_a_page_reads_no_long_backlog_between_two_messages() -> None:
@@ -260,10 +245,10 @@ def test_a_page_reads_no_long_backlog_between_two_messages() -> None:
     w.publish(id="new")
     evict(w)
     w.core.pages_loaded({KEY: w.page(KEY)}, w.now_ms)
-    w.tell(ReadInbox(71, KEY, 0, 10, ALL))
+    w.tell(wire.ReadInbox(71, KEY, 0, 10, ALL))
     (asked,) = w.core.user_requests.reads_wanted
     assert asked.range.last - asked.range.first < 300
-    (first,) = said_of(w.settle(), InboxIs)
+    (first,) = said_of(w.settle(), wire.InboxIs)
     assert (ids(first), first.before) == (["new"], 302)
     assert ids(read(w, before=first.before)) == ["old"]
 
@@ -295,26 +280,26 @@ def test_the_acknowledged_messages_of_a_mailbox_are_written_at_once_when_too_man
 
 def test_an_engine_without_inboxes_keeps_nothing_and_says_so() -> None:
     w = World()
-    assert not said_of(w.connect(1, counts=True), Counts)
+    assert not said_of(w.connect(1, counts=True), wire.Counts)
     w.publish(id="a")
     w.ack(1, 1)
     w.persist()
     assert not w.streams[KEY]
-    w.tell(ReadInbox(7, KEY, 0, 10, ALL), MarkInbox(8, KEY, READ, True, [], [], -1))
-    assert [record.status for record in w.settle() if record.ref in (7, 8)] == [NOT_FOUND] * 2
+    w.tell(wire.ReadInbox(7, KEY, 0, 10, ALL), wire.MarkInbox(8, KEY, READ, True, [], [], -1))
+    assert [record.status for record in w.settle() if record.ref in (7, 8)] == [wire.NOT_FOUND] * 2
 
 
 def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -> None:
     w = world()
     w.publish(id="a")
-    w.tell(Settle(9, KEY, 1, []))
+    w.tell(wire.Settle(9, KEY, 1, []))
     w.persist()
     assert w.streams[KEY]
     w.config = small_config()
     w.crash()
     w.post(id="b")
-    w.ask(Settle(10, KEY, 2, []))
-    w.tell(Settle(11, KEY, 2, []))
+    w.ask(wire.Settle(10, KEY, 2, []))
+    w.tell(wire.Settle(11, KEY, 2, []))
     w.persist()
     assert not w.streams[KEY]
 
@@ -322,7 +307,7 @@ def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -
 def test_an_erased_user_has_an_empty_inbox() -> None:
     w = world()
     w.publish(id="a")
-    w.tell(Settle(9, KEY, 1, []), Erase(10, KEY))
+    w.tell(wire.Settle(9, KEY, 1, []), wire.Erase(10, KEY))
     w.persist()
     assert read(w).rows == []
     assert not w.streams.get(KEY)
@@ -357,7 +342,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
         self.told: tuple[int, int, int] | None = None
 
     def note(self, said: list[Any]) -> None:
-        for record in said_of(said, Counts):
+        for record in said_of(said, wire.Counts):
             self.revisions.append(record.revision)
             self.told = (record.unread, record.unseen, record.revision)
 
@@ -402,7 +387,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
     @rule(back=st.lists(st.integers(0, 9), max_size=3, unique=True), mark=st.sampled_from((READ, SEEN, ARCHIVED, PINNED)), on=st.booleans())
     def some_are_marked(self, back: list[int], mark: int, on: bool) -> None:
         seqs = [seq for one in back if (seq := self.head - one) in self.marks]
-        self.note(self.world.ask(MarkInbox(1, KEY, mark, on, seqs, [])))
+        self.note(self.world.ask(wire.MarkInbox(1, KEY, mark, on, seqs, [])))
         for seq in sorted(seqs):
             if mark != PINNED:
                 flags = READ | SEEN if mark == READ and on else mark
@@ -417,7 +402,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 9), mark=st.sampled_from((READ, SEEN, ARCHIVED)))
     def all_up_to_one_are_marked(self, back: int, mark: int) -> None:
-        self.note(self.world.ask(MarkInbox(1, KEY, mark, True, [], [], max(self.head - back, 0))))
+        self.note(self.world.ask(wire.MarkInbox(1, KEY, mark, True, [], [], max(self.head - back, 0))))
         for seq in self.marks:
             if seq <= self.head - back:
                 self.marks[seq] |= READ | SEEN if mark == READ else mark

@@ -16,20 +16,7 @@ from engine.core.model.category import DIGEST, INBOX, OFF, Category, PolicyTerms
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.policy.profile import Profile, QuietHours
-from engine.core.wire.records import (
-    ACCEPTED,
-    DEFERRED,
-    DUPLICATE,
-    MERGED,
-    SUPPRESSED,
-    Explain,
-    Explained,
-    Post,
-    Posted,
-    Timer,
-    Trace,
-    Traced,
-)
+from engine.core.wire import records as wire
 from tests.support.policy_world import (
     CAPPED,
     DIGEST_MS,
@@ -51,24 +38,26 @@ from tests.support.shard_world import World, connected_world, of
 
 OPT_IN = PolicyTerms("offers", Category(default=OFF))
 KEPT = InboxLimits(messages_max=20, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100)
-WORDS = {ACCEPTED: "deliver", SUPPRESSED: "suppress", DEFERRED: "defer", DUPLICATE: "duplicate"}
+WORDS = {wire.ACCEPTED: "deliver", wire.SUPPRESSED: "suppress", wire.DEFERRED: "defer", wire.DUPLICATE: "duplicate"}
 
 
-def post(world: World, id: str, type: str = "a", policy_terms: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any) -> Post:
+def post(
+    world: World, id: str, type: str = "a", policy_terms: PolicyTerms | None = None, priority: int = NORMAL, **fields: Any
+) -> wire.Post:
     body = b'"id":"%b","type":"%b","target":"t:1","data":1' % (id.encode(), type.encode())
     idempotent = fields.pop("idempotent", True)
     envelope = Envelope(id, b"d" * 8, priority, True, body, policy_terms=policy_terms)
-    return Post(1, "t:u", idempotent, world.now_ms + 40 * HOUR_MS, replace(envelope, **fields))
+    return wire.Post(1, "t:u", idempotent, world.now_ms + 40 * HOUR_MS, replace(envelope, **fields))
 
 
-def ask(world: World, wanted: Post, at_ms: int = 0) -> Explained:
-    (answer,) = of(world.ask(Explain(900, "t:u", at_ms, wanted)), Explained)
+def ask(world: World, wanted: wire.Post, at_ms: int = 0) -> wire.Explained:
+    (answer,) = of(world.ask(wire.Explain(900, "t:u", at_ms, wanted)), wire.Explained)
     return answer
 
 
-def do(world: World, wanted: Post) -> Posted:
+def do(world: World, wanted: wire.Post) -> wire.Posted:
     world.refs += 1
-    (answer,) = of(world.ask(replace(wanted, ref=world.refs)), Posted)
+    (answer,) = of(world.ask(replace(wanted, ref=world.refs)), wire.Posted)
     return answer
 
 
@@ -77,7 +66,7 @@ def state(world: World) -> Any:
     return msgspec.to_builtins((page_of(mailbox), mailbox.active_ms, mailbox.weight, sorted(mailbox.hot)), builtin_types=(bytes,))
 
 
-def codes(answer: Explained) -> list[str]:
+def codes(answer: wire.Explained) -> list[str]:
     return [code for code, _ in answer.reasons]
 
 
@@ -114,7 +103,7 @@ def test_no_window_or_digest_is_promised_without_the_feature() -> None:
     ):
         asked = ask(world, wanted)
         assert (asked.decision, codes(asked), asked.until_ms) == ("deliver", reasons, 0)
-        assert do(world, wanted).status == ACCEPTED
+        assert do(world, wanted).status == wire.ACCEPTED
 
 
 messages = st.tuples(
@@ -152,33 +141,35 @@ def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile,
         asked = ask(world, wanted)
         assert state(world) == before
         found = do(world, wanted)
-        if found.status == MERGED:
+        if found.status == wire.MERGED:
             assert asked.decision in ("merge", "digest")
             assert f"window until {asked.until_ms}" == found.detail
         elif asked.decision == "conflict":
             assert found.detail.startswith("the same id")
         elif asked.decision in ("merge", "digest"):
-            assert found.status == DUPLICATE, "an id that counts in the window, and has no number of its own"
-        elif found.status == DEFERRED and asked.decision == "suppress":
+            assert found.status == wire.DUPLICATE, "an id that counts in the window, and has no number of its own"
+        elif found.status == wire.DEFERRED and asked.decision == "suppress":
             # Storage remembers it, which the scheduler finds when the edge schedules what the shard puts off.
             assert asked.reasons[-1][1].endswith("a repeat of this id gets the same answer")
         else:
-            assert asked.decision == ("inbox" if found.detail.startswith("inbox: ") and found.status == ACCEPTED else WORDS[found.status])
-            assert (asked.until_ms, asked.seq) == (found.until_ms, found.seq if found.status == DUPLICATE else 0)
+            assert asked.decision == (
+                "inbox" if found.detail.startswith("inbox: ") and found.status == wire.ACCEPTED else WORDS[found.status]
+            )
+            assert (asked.until_ms, asked.seq) == (found.until_ms, found.seq if found.status == wire.DUPLICATE else 0)
 
 
 # -- What became of a message. -------------------------------------------------------------------------------------------
-def traced(world: World, id: str) -> Traced:
-    (answer,) = of(world.ask(Trace(901, "t:u", id)), Traced)
+def traced(world: World, id: str) -> wire.Traced:
+    (answer,) = of(world.ask(wire.Trace(901, "t:u", id)), wire.Traced)
     return answer
 
 
-def events(answer: Traced) -> list[str]:
+def events(answer: wire.Traced) -> list[str]:
     return [step.event for step in answer.steps]
 
 
 def test_of_a_message_nobody_knows_nothing_is_told() -> None:
-    assert traced(World(), "m") == Traced(901, "", 0, [])
+    assert traced(World(), "m") == wire.Traced(901, "", 0, [])
 
 
 def test_a_message_is_followed_from_its_acceptance_to_its_acknowledgement() -> None:
@@ -226,7 +217,7 @@ def test_why_a_message_was_not_delivered_is_told_with_its_time() -> None:
     assert (deferred.state, events(deferred), deferred.steps[0].until_ms) == ("deferred", ["deferred"], SEVEN_AM)
     world.now_ms = SEVEN_AM
     world.core.fire(
-        [Timer("3-abc", "t:u", SEVEN_AM, 5, HOUR_MS, Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"'))], SEVEN_AM
+        [wire.Timer("3-abc", "t:u", SEVEN_AM, 5, HOUR_MS, Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"'))], SEVEN_AM
     )
     world.settle()
     deferred = traced(world, "late")

@@ -10,19 +10,7 @@ import pytest
 from engine.core.journal import rebuild
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import (
-    ACCEPTED,
-    CONFLICT,
-    DUPLICATE,
-    MERGED,
-    SUPPRESSED,
-    UNAVAILABLE,
-    Deliver,
-    Erase,
-    FireDone,
-    Posted,
-    Timer,
-)
+from engine.core.wire import records as wire
 from engine.features.windows.core import window_closer
 from engine.features.windows.core.aggregation import windows_of
 from tests.support.shard_world import World, connected_world, of
@@ -43,12 +31,12 @@ def liked(world: World, id: str, **fields: Any) -> list[Any]:
 
 
 def answers(records: list[Any]) -> list[tuple[int, int]]:
-    return [(record.status, record.seq) for record in of(records, Posted)]
+    return [(record.status, record.seq) for record in of(records, wire.Posted)]
 
 
 def shown(records: list[Any], conn: int = 1) -> list[dict[str, Any]]:
     """The messages of the connection."""
-    deliveries = [record for record in of(records, Deliver) if record.conn == conn]
+    deliveries = [record for record in of(records, wire.Deliver) if record.conn == conn]
     return [json.loads(b'{"seq":%d,%b}' % (seq, body)) for delivery in deliveries for seq, _, body in delivery.messages]
 
 
@@ -63,8 +51,8 @@ def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
     for n in range(4):
         like(world, f"m{n}")
     said = world.settle()
-    assert answers(said) == [(MERGED, 0)] * 4
-    assert of(said, Posted)[0].detail == f"window until {world.now_ms + 300}"
+    assert answers(said) == [(wire.MERGED, 0)] * 4
+    assert of(said, wire.Posted)[0].detail == f"window until {world.now_ms + 300}"
     assert shown(said) == []
     assert shown(later(world, 299)) == []
     (summary,) = shown(later(world, 1))
@@ -80,7 +68,7 @@ def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its
     assert (message["id"], message["seq"]) == ("only", 1)
     assert "count" not in message
     like(world, "only")
-    assert answers(world.settle()) == [(DUPLICATE, 1)]
+    assert answers(world.settle()) == [(wire.DUPLICATE, 1)]
     world.ack_ids(1, "only")
     assert world.core.mailboxes["t:u"].floor == 1
 
@@ -89,7 +77,7 @@ def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> N
     world = connected_world()
     like(world, "m1", merge=LEADING)
     said = liked(world, "m2", merge=LEADING)
-    assert answers(said) == [(ACCEPTED, 1), (MERGED, 0)]
+    assert answers(said) == [(wire.ACCEPTED, 1), (wire.MERGED, 0)]
     assert [message["id"] for message in shown(said)] == ["m1"]
     (summary,) = shown(later(world))
     assert (summary["count"], summary["replaces"]) == (2, "m1")
@@ -109,7 +97,7 @@ def test_a_message_after_the_end_opens_the_next_window_even_before_the_tick() ->
     world.now_ms += 300
     said = liked(world, "m3")
     assert [message["count"] for message in shown(said)] == [2]
-    assert answers(said) == [(MERGED, 0)]
+    assert answers(said) == [(wire.MERGED, 0)]
     assert [message["id"] for message in shown(later(world))] == ["m3"]
 
 
@@ -120,12 +108,12 @@ def test_a_repeat_is_told_what_its_first_was_told() -> None:
     for id, key, merge in (("held", "likes", WINDOW), ("leading", "other", LEADING)):
         like(world, id, merge=merge, collapse=key)
         like(world, id, merge=merge, collapse=key, digest=b"another.")
-    assert answers(world.settle()) == [(DUPLICATE, 0), (CONFLICT, 0), (DUPLICATE, 1), (CONFLICT, 1)]
+    assert answers(world.settle()) == [(wire.DUPLICATE, 0), (wire.CONFLICT, 0), (wire.DUPLICATE, 1), (wire.CONFLICT, 1)]
     world.core.mailboxes["t:u"].recent.clear()  # as after a crash and many others
     like(world, "held")
     like(world, "leading", merge=LEADING, collapse="other")
     like(world, "held", digest=b"another.")
-    assert sorted(answers(world.settle())) == [(DUPLICATE, 0), (DUPLICATE, 1), (CONFLICT, 0)]
+    assert sorted(answers(world.settle())) == [(wire.DUPLICATE, 0), (wire.DUPLICATE, 1), (wire.CONFLICT, 0)]
     assert [window.count for window in windows(world.core).values()] == [1, 1]
 
 
@@ -142,7 +130,7 @@ def test_an_id_of_an_earlier_window_does_not_count_again() -> None:
     world.core.mailboxes["t:u"].recent.clear()
     like(world, "m1")
     like(world, "m2")
-    assert answers(world.settle()) == [(DUPLICATE, 0), (MERGED, 0)]
+    assert answers(world.settle()) == [(wire.DUPLICATE, 0), (wire.MERGED, 0)]
     assert windows(world.core)["likes"].count == 1
 
 
@@ -150,7 +138,7 @@ def test_repeats_in_one_group_count_once() -> None:
     world = World()
     for _ in range(3):
         like(world, "m1")
-    assert answers(world.settle()) == [(MERGED, 0), (DUPLICATE, 0), (DUPLICATE, 0)]
+    assert answers(world.settle()) == [(wire.MERGED, 0), (wire.DUPLICATE, 0), (wire.DUPLICATE, 0)]
     assert windows(world.core)["likes"].count == 1
 
 
@@ -158,7 +146,7 @@ def test_beyond_the_limit_messages_are_delivered_unmerged() -> None:
     world = World(windows_max=1)
     like(world, "m1")
     like(world, "m2", collapse="other")
-    assert answers(world.settle()) == [(MERGED, 0), (ACCEPTED, 1)]
+    assert answers(world.settle()) == [(wire.MERGED, 0), (wire.ACCEPTED, 1)]
 
 
 def test_a_refused_group_never_was() -> None:
@@ -168,7 +156,7 @@ def test_a_refused_group_never_was() -> None:
     assert world.core.take_group(world.now_ms) is not None
     world.core.group_refused()
     world.core.storage_back()
-    assert answers(world.said()) == [(UNAVAILABLE, 0)]
+    assert answers(world.said()) == [(wire.UNAVAILABLE, 0)]
     assert windows(world.core)["likes"].count == 1
 
 
@@ -208,7 +196,7 @@ def test_windows_survive_a_crash_from_the_journal_and_from_the_page() -> None:
             assert windows(world.core)["likes"].count == 3, "what the journal has is in memory"
         like(world, "m1")
         like(world, "m3")
-        assert answers(world.settle()) == [(DUPLICATE, 0), (MERGED, 0)]
+        assert answers(world.settle()) == [(wire.DUPLICATE, 0), (wire.MERGED, 0)]
         world.attach(1)
         assert [message["count"] for message in shown(later(world))] == [4]
 
@@ -262,10 +250,10 @@ def test_a_message_counts_in_the_window_of_a_mailbox_that_left_memory() -> None:
     liked(world, "m1")
     evicted(world)
     like(world, "m2")
-    assert answers(world.settle()) == [(MERGED, 0)]
+    assert answers(world.settle()) == [(wire.MERGED, 0)]
     evicted(world)
     like(world, "m2")
-    assert answers(world.settle()) == [(DUPLICATE, 0)]
+    assert answers(world.settle()) == [(wire.DUPLICATE, 0)]
     world.attach(1)
     assert [summary["count"] for summary in shown(later(world))] == [2]
 
@@ -304,7 +292,7 @@ def test_a_shard_starts_without_loading_mailboxes_for_open_windows() -> None:
 def test_windows_of_an_erased_user_wait_for_nothing() -> None:
     world = World()
     liked(world, "m1")
-    world.tell(Erase(7, "t:u"))
+    world.tell(wire.Erase(7, "t:u"))
     world.persist()
     assert world.core.mailbox_store.memory.bytes == world.core.mailboxes["t:u"].weight
     evicted(world)
@@ -334,7 +322,7 @@ def test_a_window_since_an_erasure_outlasts_the_loss_of_the_erasure() -> None:
     liked(world, "m2")
     world.checkpoint()
     pages, deadlines = world.pages.copy(), world.windows.copy()
-    world.tell(Erase(7, "t:u"))
+    world.tell(wire.Erase(7, "t:u"))
     world.persist()
     liked(world, "m3")
     world.pages, world.windows = pages, deadlines
@@ -364,7 +352,7 @@ def test_nothing_is_kept_for_nobody() -> None:
     liked(world, "m1", retain=False)
     world.detach(1)
     like(world, "m2", retain=False)
-    assert answers(world.settle()) == [(SUPPRESSED, 0)]
+    assert answers(world.settle()) == [(wire.SUPPRESSED, 0)]
     later(world)
     assert world.core.mailboxes["t:u"].head == 0
     assert world.core.stats(world.now_ms)["windows_closed"] == 1
@@ -379,21 +367,21 @@ def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
 
 def test_a_late_message_opens_no_window_that_outlasts_it() -> None:
     world = connected_world()
-    assert answers(liked(world, "m1", ttl_ms=300)) == [(ACCEPTED, 1)]
-    assert answers(liked(world, "m2", ttl_ms=300, merge=LEADING)) == [(ACCEPTED, 2)]
+    assert answers(liked(world, "m1", ttl_ms=300)) == [(wire.ACCEPTED, 1)]
+    assert answers(liked(world, "m2", ttl_ms=300, merge=LEADING)) == [(wire.ACCEPTED, 2)]
     assert windows_of(world.core.mailboxes["t:u"]) is None
     liked(world, "m3", ttl_ms=301)
-    assert answers(liked(world, "m4", ttl_ms=1)) == [(MERGED, 0)]
+    assert answers(liked(world, "m4", ttl_ms=1)) == [(wire.MERGED, 0)]
     assert [message["count"] for message in shown(later(world))] == [2]
 
 
 def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> None:
     world = World()
     liked(world, "m1")
-    timer = Timer("3-x", "t:u", world.now_ms, 0, 60_000, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2","data":1', "likes", WINDOW))
+    timer = wire.Timer("3-x", "t:u", world.now_ms, 0, 60_000, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2","data":1', "likes", WINDOW))
     for _ in range(2):
         world.fire([timer])
-    assert world.core.output.to_schedulers == [(3, FireDone(["3-x"])), (3, FireDone(["3-x"]))]
+    assert world.core.output.to_schedulers == [(3, wire.FireDone(["3-x"])), (3, wire.FireDone(["3-x"]))]
     assert windows(world.core)["likes"].count == 2
 
 
