@@ -9,48 +9,35 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.client.frames import (
-    DrainFrame,
-    ErrorFrame,
-    Frame,
-    GapFrame,
-    Message,
-    MessagesFrame,
-    NackedFrame,
-    PongFrame,
-    Reconnect,
-    RevokeFrame,
-    WelcomeFrame,
-    parse,
-)
+from engine.client import frames
 from engine.core.model.message import frame_bytes
 
 
 @pytest.mark.parametrize(
     ("text", "frame"),
     [
-        ({"type": "revoke", "ids": ["a"]}, RevokeFrame(["a"])),
-        ({"type": "gap", "from": 3, "to": 5}, GapFrame(3, 5)),
-        ({"type": "nacked", "ids": ["a"]}, NackedFrame(["a"])),
-        ({"type": "pong", "ts": 5}, PongFrame()),
-        ({"type": "drain", "after_ms": 100}, DrainFrame(100)),
-        ({"type": "error", "code": "malformed", "detail": "x"}, ErrorFrame("malformed", "x")),
-        ({"type": "welcome", "epoch": "7", "seq": 9, "resumed": "ok", "from": 4}, WelcomeFrame("7", 9, "ok", from_=4)),
+        ({"type": "revoke", "ids": ["a"]}, frames.RevokeFrame(["a"])),
+        ({"type": "gap", "from": 3, "to": 5}, frames.GapFrame(3, 5)),
+        ({"type": "nacked", "ids": ["a"]}, frames.NackedFrame(["a"])),
+        ({"type": "pong", "ts": 5}, frames.PongFrame()),
+        ({"type": "drain", "after_ms": 100}, frames.DrainFrame(100)),
+        ({"type": "error", "code": "malformed", "detail": "x"}, frames.ErrorFrame("malformed", "x")),
+        ({"type": "welcome", "epoch": "7", "seq": 9, "resumed": "ok", "from": 4}, frames.WelcomeFrame("7", 9, "ok", from_=4)),
         (
             {"type": "welcome", "epoch": "7", "seq": 0, "resumed": "new", "reconnect": {"delays_ms": [5], "jitter": 0.5}},
-            WelcomeFrame("7", 0, "new", reconnect=Reconnect((5,), 0.5)),
+            frames.WelcomeFrame("7", 0, "new", reconnect=frames.Reconnect((5,), 0.5)),
         ),
     ],
 )
-def test_each_type_is_decoded_with_its_members(text: dict[str, Any], frame: Frame) -> None:
-    assert parse(json.dumps(text)) == frame
-    assert parse(json.dumps({**text, "added_later": [1]}).encode()) == frame
+def test_each_type_is_decoded_with_its_members(text: dict[str, Any], frame: frames.Frame) -> None:
+    assert frames.parse(json.dumps(text)) == frame
+    assert frames.parse(json.dumps({**text, "added_later": [1]}).encode()) == frame
 
 
 def test_messages_are_read_as_an_edge_writes_them() -> None:
     body = b'"id":"a","type":"post.liked","priority":"high","ts":5,"actor":{"name":"bob"},"count":3,"data":[1]'
-    frame = parse(frame_bytes("7", [(42, 2, body), (43, 1, b'"id":"b","type":"t"')]))
-    assert isinstance(frame, MessagesFrame)
+    frame = frames.parse(frame_bytes("7", [(42, 2, body), (43, 1, b'"id":"b","type":"t"')]))
+    assert isinstance(frame, frames.MessagesFrame)
     first, second = frame.messages
     assert (first.seq, first.id, first.event_id, first.attempt) == (42, "a", "7-42", 2)
     assert (first.type, first.priority, first.ts, first.actor, first.count, first.data) == (
@@ -65,7 +52,7 @@ def test_messages_are_read_as_an_edge_writes_them() -> None:
 
 
 def test_a_frame_of_an_unknown_type_is_ignored() -> None:
-    assert parse(b'{"type":"confetti","ids":7}') is None
+    assert frames.parse(b'{"type":"confetti","ids":7}') is None
 
 
 @pytest.mark.parametrize(
@@ -73,20 +60,20 @@ def test_a_frame_of_an_unknown_type_is_ignored() -> None:
 )
 def test_a_malformed_frame_is_an_error(text: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
-        parse(text)
+        frames.parse(text)
 
 
 class Settled:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str | None]] = []
 
-    def settle(self, message: Message, reason: str | None) -> None:
+    def settle(self, message: frames.Message, reason: str | None) -> None:
         self.calls.append((message.id, reason))
 
 
 def test_settling_takes_effect_without_being_awaited_and_may_be_awaited() -> None:
     owner = Settled()
-    message = Message(seq=1, id="a", event_id="7-1", type="t")
+    message = frames.Message(seq=1, id="a", event_id="7-1", type="t")
     message.__dict__["owner"] = owner
     message.ack()
     message.nack("no")
@@ -101,4 +88,4 @@ def test_settling_takes_effect_without_being_awaited_and_may_be_awaited() -> Non
 
 def test_a_message_without_a_client_cannot_be_settled() -> None:
     with pytest.raises(RuntimeError):
-        Message(seq=1, id="a", event_id="7-1", type="t").ack()
+        frames.Message(seq=1, id="a", event_id="7-1", type="t").ack()

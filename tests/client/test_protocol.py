@@ -10,23 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.client import protocol
 from engine.client.frames import Message
-from engine.client.protocol import (
-    IDS_PER_FRAME,
-    SETTLED_IDS_MS,
-    TRANSPORTS,
-    UNSETTLED_MAX,
-    WELCOME_TIMEOUT_MS,
-    Connected,
-    Disconnected,
-    Draining,
-    Gap,
-    Revoked,
-    ServerError,
-    Session,
-    Transport,
-    split_cursor,
-)
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized
 
 NOW = 1_700_000_000_000
@@ -46,29 +31,29 @@ def messages(*seqs: int, epoch: str = "7") -> str:
     return json.dumps({"type": "messages", "messages": [message(seq, epoch) for seq in seqs]})
 
 
-def open_session(cursor: str | None = None, **frame: Any) -> Session:
-    session = Session(cursor)
+def open_session(cursor: str | None = None, **frame: Any) -> protocol.Session:
+    session = protocol.Session(cursor)
     session.opened(NOW, session.cursor)
     session.receive(welcome(**frame), NOW)
     session.events()
     return session
 
 
-def handed(session: Session) -> list[Message]:
+def handed(session: protocol.Session) -> list[Message]:
     taken = []
     while (one := session.next_message()) is not None:
         taken.append(one)
     return taken
 
 
-def session_with(*seqs: int) -> Session:
+def session_with(*seqs: int) -> protocol.Session:
     """An open session that has received these messages."""
     session = open_session()
     session.receive(messages(*seqs), NOW)
     return session
 
 
-def sent(session: Session, now: int = NOW) -> list[dict[str, Any]]:
+def sent(session: protocol.Session, now: int = NOW) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in session.data_to_send(now)]
 
 
@@ -139,9 +124,9 @@ def test_an_id_of_another_epoch_is_a_repeat_for_a_day() -> None:
     session.settle(handed(session)[0], None, NOW)
     session.opened(NOW, session.cursor)
     session.receive(welcome(epoch="8", resumed="gap"), NOW)
-    session.receive(named(2, "k", "8"), NOW + SETTLED_IDS_MS - 1)
+    session.receive(named(2, "k", "8"), NOW + protocol.SETTLED_IDS_MS - 1)
     assert handed(session) == []
-    session.receive(named(3, "k", "8"), NOW + SETTLED_IDS_MS)
+    session.receive(named(3, "k", "8"), NOW + protocol.SETTLED_IDS_MS)
     assert [one.seq for one in handed(session)] == [3]
 
 
@@ -149,9 +134,9 @@ def nacked(*ids: str) -> str:
     return json.dumps({"type": "nacked", "ids": ids})
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed(transport: Transport) -> None:
-    session = Session()
+@pytest.mark.parametrize("transport", protocol.TRANSPORTS)
+def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed(transport: protocol.Transport) -> None:
+    session = protocol.Session()
     session.opened(NOW, None, transport)
     session.receive(welcome(), NOW)
     session.receive(messages(1, 2), NOW)
@@ -261,11 +246,11 @@ def test_what_is_settled_during_the_handshake_is_acknowledged_after_it() -> None
 
 def test_long_lists_of_ids_are_split_so_that_no_frame_is_too_large() -> None:
     session = open_session()
-    count = 2 * IDS_PER_FRAME + 1
+    count = 2 * protocol.IDS_PER_FRAME + 1
     session.receive(messages(*range(1, count + 2)), NOW)
     for one in handed(session)[1:]:
         session.settle(one, None, NOW)
-    assert [len(frame["ids"]) for frame in sent(session)] == [IDS_PER_FRAME, IDS_PER_FRAME, 1]
+    assert [len(frame["ids"]) for frame in sent(session)] == [protocol.IDS_PER_FRAME, protocol.IDS_PER_FRAME, 1]
 
 
 def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> None:
@@ -273,7 +258,7 @@ def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> No
     first = session.next_message()
     assert first is not None
     session.receive('{"type":"revoke","ids":["m1","m2","unknown"]}', NOW)
-    assert session.events() == [Revoked(["m1", "m2", "unknown"])]
+    assert session.events() == [protocol.Revoked(["m1", "m2", "unknown"])]
     assert [one.seq for one in handed(session)] == [3]
     assert session.cursor == "7-2"
     session.settle(first, None, NOW)
@@ -290,7 +275,7 @@ def test_messages_that_another_device_handled_are_revoked_on_return() -> None:
     session.events()
     session.opened(NOW, session.cursor)
     session.receive(welcome(seq=4, resumed="ok", from_=4), NOW)
-    assert [event for event in session.events() if isinstance(event, Revoked)] == [Revoked(["m1", "m3"])]
+    assert [event for event in session.events() if isinstance(event, protocol.Revoked)] == [protocol.Revoked(["m1", "m3"])]
     assert [one.seq for one in handed(session)] == [4]
     assert session.cursor == "7-1", "the refusal is not confirmed"
     session.settle(first, None, NOW)
@@ -308,7 +293,7 @@ def test_what_this_client_has_settled_itself_is_not_told_when_it_is_revoked() ->
     assert session.events() == []
     session.receive(json.dumps({"type": "revoke", "ids": ["m2", "m3", "m4"]}), NOW)
     session.receive(json.dumps({"type": "revoke", "ids": ["m3"]}), NOW)
-    assert session.events() == [Revoked(["m3", "m4"])]
+    assert session.events() == [protocol.Revoked(["m3", "m4"])]
     assert session.cursor == "7-3"
 
 
@@ -317,7 +302,7 @@ def test_gaps_drains_and_errors_are_told_in_order() -> None:
     session.receive('{"type":"gap","from":3,"to":9}', NOW)
     session.receive('{"type":"drain","after_ms":4200}', NOW)
     session.receive('{"type":"error","code":"x","detail":"y"}', NOW)
-    assert session.events() == [Gap(3, 9), Draining(4200), ServerError("x", "y")]
+    assert session.events() == [protocol.Gap(3, 9), protocol.Draining(4200), protocol.ServerError("x", "y")]
 
 
 def test_gap_moves_the_cursor_to_the_first_open_message_or_its_end() -> None:
@@ -347,7 +332,7 @@ def test_unknown_types_and_members_are_ignored_and_nonsense_is_told() -> None:
     deep = b'{"type":"error","code":' + b"[" * 5000 + b"]" * 5000 + b"}"
     for nonsense in ("", "[]", "{", '{"type":"messages","messages":[{"seq":"one"}]}', b"\xff", b'{"type":"error","code":"\xff"}', deep):
         session.receive(nonsense, NOW)
-        assert [type(event) for event in session.events()] == [ServerError]
+        assert [type(event) for event in session.events()] == [protocol.ServerError]
 
 
 def test_after_a_gap_smaller_numbers_are_new_messages() -> None:
@@ -411,7 +396,7 @@ def test_numbers_up_to_the_cursor_are_dropped_and_acknowledged() -> None:
     assert sent(session) == [{"type": "ack", "ids": ["m9", "m10"], "ts": NOW}]
 
 
-@pytest.mark.parametrize(("window", "unsettled_max"), [(256, UNSETTLED_MAX), (512, 2 * UNSETTLED_MAX)])
+@pytest.mark.parametrize(("window", "unsettled_max"), [(256, protocol.UNSETTLED_MAX), (512, 2 * protocol.UNSETTLED_MAX)])
 def test_a_server_that_ignores_the_window_is_left_before_memory_grows(window: int, unsettled_max: int) -> None:
     session = open_session(window=window)
     session.receive(messages(*range(1, unsettled_max + 2)), NOW)
@@ -440,15 +425,15 @@ def test_a_silent_server_is_given_up_after_its_timeout() -> None:
 
 
 def test_a_server_that_never_says_welcome_is_given_up() -> None:
-    session = Session()
+    session = protocol.Session()
     session.opened(NOW)
-    assert session.deadline_ms == NOW + WELCOME_TIMEOUT_MS
-    session.tick(NOW + WELCOME_TIMEOUT_MS)
+    assert session.deadline_ms == NOW + protocol.WELCOME_TIMEOUT_MS
+    session.tick(NOW + protocol.WELCOME_TIMEOUT_MS)
     assert session.closing is not None
 
 
 def test_reconnecting_waits_1_2_5_10_seconds_with_jitter() -> None:
-    session = Session()
+    session = protocol.Session()
     waits = []
     for random in (0.5, 0.0, 0.999999, 0.5, 0.5):
         session.unreachable("refused")
@@ -496,7 +481,7 @@ def test_a_draining_server_that_does_not_close_is_left_in_time() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_kept_and_spread(status: int) -> None:
-    session = Session()
+    session = protocol.Session()
     session.refused(status, "later", 7.0)
     assert session.failure is None
     assert session.retry_in_ms(0.0, NOW) == 7000
@@ -518,18 +503,18 @@ def test_other_close_codes_lead_to_another_attempt(code: int) -> None:
     session = open_session()
     session.closed(code, "bye", NOW)
     assert session.failure is None
-    assert session.events() == [Disconnected(code, "bye")]
+    assert session.events() == [protocol.Disconnected(code, "bye")]
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, Refused), (400, Refused)])
 def test_handshake_answers_that_waiting_does_not_cure_end_it(status: int, kind: type[Exception]) -> None:
-    session = Session(renewable=True)
+    session = protocol.Session(renewable=True)
     session.refused(status, "no")
     assert isinstance(session.failure, kind)
 
 
 def test_a_rejected_token_is_replaced_once_before_giving_up() -> None:
-    session = Session(renewable=True)
+    session = protocol.Session(renewable=True)
     session.refused(401, "expired")
     assert session.failure is None
     assert session.token_rejected
@@ -539,7 +524,7 @@ def test_a_rejected_token_is_replaced_once_before_giving_up() -> None:
 
 
 def test_a_token_that_was_rejected_and_cannot_be_replaced_is_asked_for_at_once_and_then_with_delays() -> None:
-    session = Session(renewable=True)
+    session = protocol.Session(renewable=True)
     session.refused(401, "expired")
     delays = []
     for _ in range(4):
@@ -550,7 +535,7 @@ def test_a_token_that_was_rejected_and_cannot_be_replaced_is_asked_for_at_once_a
 
 
 def test_an_expired_token_is_replaced_every_time_it_expires() -> None:
-    session = Session(renewable=True)
+    session = protocol.Session(renewable=True)
     for _ in range(3):
         session.opened(NOW)
         session.receive(welcome(), NOW)
@@ -566,7 +551,7 @@ def test_a_fixed_token_is_given_up_at_once() -> None:
 
 
 def test_a_link_that_only_receives_is_acknowledged_by_requests_and_neither_pinged_nor_sent_tokens() -> None:
-    session = Session()
+    session = protocol.Session()
     session.opened(NOW, None, "sse")
     session.receive(welcome(heartbeat_ms=1000, timeout_ms=3000), NOW)
     session.receive(messages(1, 2, 3), NOW)
@@ -598,8 +583,8 @@ def test_a_refusal_that_was_not_confirmed_is_sent_over_the_next_transport(connec
 
 
 @pytest.mark.parametrize("transport", ["sse", "poll"])
-def test_what_a_replaced_connection_may_not_have_sent_is_acknowledged_on_the_next_one(transport: Transport) -> None:
-    session = Session()
+def test_what_a_replaced_connection_may_not_have_sent_is_acknowledged_on_the_next_one(transport: protocol.Transport) -> None:
+    session = protocol.Session()
     session.opened(NOW, None, transport)
     session.receive(welcome(), NOW)
     session.receive(messages(1, 2), NOW)
@@ -610,11 +595,11 @@ def test_what_a_replaced_connection_may_not_have_sent_is_acknowledged_on_the_nex
     session.opened(NOW, presented, "websocket")
     session.receive(welcome(), NOW)
     assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
-    assert [type(event) for event in session.events()] == [Connected, Connected]
+    assert [type(event) for event in session.events()] == [protocol.Connected, protocol.Connected]
 
 
 def test_a_status_that_ends_the_client_does_not_while_another_transport_is_left() -> None:
-    session = Session()
+    session = protocol.Session()
     session.refused(404, "no such path", elsewhere=True)
     assert session.failure is None
     session.refused(404, "no such path")
@@ -628,21 +613,21 @@ def test_a_fresh_token_goes_over_the_standing_connection() -> None:
 
 
 def test_the_welcome_is_told() -> None:
-    session = Session()
+    session = protocol.Session()
     session.opened(NOW)
     session.receive(welcome(seq=5, from_=4), NOW)
-    assert session.events() == [Connected("c1", "u1", "7", 5, "new", 4)]
+    assert session.events() == [protocol.Connected("c1", "u1", "7", 5, "new", 4)]
 
 
 @pytest.mark.parametrize("text", ["", "7", "-5", "7-", "7-x", "7--", "7-٣"])
 def test_a_malformed_cursor_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        split_cursor(text)
+        protocol.split_cursor(text)
 
 
 @given(st.text(min_size=1), st.integers(0, 2**63))
 def test_every_event_id_splits_into_what_it_was_made_of(epoch: str, seq: int) -> None:
-    assert split_cursor(f"{epoch}-{seq}") == (epoch, seq)
+    assert protocol.split_cursor(f"{epoch}-{seq}") == (epoch, seq)
 
 
 class AgainstAServer(RuleBasedStateMachine):
@@ -653,7 +638,7 @@ class AgainstAServer(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.session = Session()
+        self.session = protocol.Session()
         self.now = NOW
         self.published = 0
         self.pending: dict[int, str] = {}  # the server's: not acknowledged
@@ -674,22 +659,22 @@ class AgainstAServer(RuleBasedStateMachine):
     def _present(self) -> None:
         self.presented.append(self.session.cursor)
 
-    @rule(transport=st.sampled_from(TRANSPORTS))
-    def connect(self, transport: Transport) -> None:
+    @rule(transport=st.sampled_from(protocol.TRANSPORTS))
+    def connect(self, transport: protocol.Transport) -> None:
         if not self.connected:
             self._connect(transport)
 
     @precondition(lambda self: self.connected and self.presented)
-    @rule(transport=st.sampled_from(TRANSPORTS))
-    def replace_the_connection(self, transport: Transport) -> None:
+    @rule(transport=st.sampled_from(protocol.TRANSPORTS))
+    def replace_the_connection(self, transport: protocol.Transport) -> None:
         self.to_confirm.clear()
         self._connect(transport)
 
-    def _connect(self, transport: Transport = "websocket") -> None:
+    def _connect(self, transport: protocol.Transport = "websocket") -> None:
         if not self.presented:
             self._present()
         cursor = self.presented.pop()
-        self._acknowledge_up_to(split_cursor(cursor)[1] if cursor else 0)
+        self._acknowledge_up_to(protocol.split_cursor(cursor)[1] if cursor else 0)
         self.session.opened(self.now, cursor, transport)
         self.session.receive(welcome(resumed="ok" if cursor else "new", seq=self.published, from_=min(self.pending, default=1)), self.now)
         self.connected = True

@@ -38,19 +38,7 @@ import msgspec
 
 from engine.check import Checker, Recorder
 from engine.config import Config
-from engine.core.journal.journal_records import (
-    PAGE_RECENT_IDS,
-    Adopted,
-    Decided,
-    Handled,
-    MailboxPage,
-    Marked,
-    Profiled,
-    Record,
-    StoredMessage,
-    Topics,
-    keys_of,
-)
+from engine.core.journal import journal_records
 from engine.core.journal.stored_formats import decode_timer
 from engine.core.model.routing import partition_of_timer, slot_of, store_of
 from engine.features.windows.core.aggregation_window import Counted, Ended
@@ -253,10 +241,10 @@ class Books:
                 if slot_of(user.key) == slot:
                     user.wishes.next_group()
             for record, following in zip(records, [*records[1:], None], strict=True):
-                for key in keys_of([record]):
+                for key in journal_records.keys_of([record]):
                     if slot_of(key) != slot:
                         self.fail(f"the journal of slot {slot} has something of slot {slot_of(key)}: nobody would read it", key)
-                if not isinstance(record, Marked):  # its answer counts
+                if not isinstance(record, journal_records.Marked):  # its answer counts
                     self._added(record, following, epoch)
         elif how == "xdel":
             for record in reversed(records):
@@ -266,24 +254,24 @@ class Books:
                 self._trimmed(record)
         self.seen["groups" if how == "xadd" else "rolled back" if how == "xdel" else "groups trimmed"] += 1
 
-    def _added(self, record: Record, following: Record | None, epoch: int) -> None:
+    def _added(self, record: journal_records.Record, following: journal_records.Record | None, epoch: int) -> None:
         """A record is in the journal; `following` comes next in its group."""
-        if isinstance(record, Adopted):
+        if isinstance(record, journal_records.Adopted):
             for key, seq in record.numbers:
                 self._adopted(self.user(key), record, seq)
             return
         user = self.user(record.key)
-        if isinstance(record, StoredMessage):
+        if isinstance(record, journal_records.StoredMessage):
             self._journalled(user, record)
-        elif isinstance(record, Handled):
+        elif isinstance(record, journal_records.Handled):
             self._handled(user, record.floor, record.acked)
-        elif isinstance(record, Decided):
+        elif isinstance(record, journal_records.Decided):
             self._blaming(user, user.choices.decided, record)
             self.seen[record.entry.event] += 1
-        elif isinstance(record, Topics):
+        elif isinstance(record, journal_records.Topics):
             user.taken.subscribe(record.topics)
             self.seen["subscribed"] += 1
-        elif isinstance(record, Profiled):
+        elif isinstance(record, journal_records.Profiled):
             user.wishes.change(record)
             self.seen["profiles"] += 1
         elif isinstance(record, Counted):
@@ -304,19 +292,19 @@ class Books:
         else:
             self.fail(f"a {type(record).__name__} is not part of this world", user.key)
 
-    def _removed(self, record: Record) -> None:
+    def _removed(self, record: journal_records.Record) -> None:
         """A record's group is rolled back; of a group the last record comes first."""
-        if isinstance(record, Adopted):
+        if isinstance(record, journal_records.Adopted):
             for key, seq in reversed(record.numbers):
                 del self.user(key).taken.seq_of[record.pos]
                 self._rolled_back(self.user(key), seq)
-        elif isinstance(record, StoredMessage):
+        elif isinstance(record, journal_records.StoredMessage):
             self._rolled_back(self.user(record.key), record.seq)
-        elif isinstance(record, Handled):
+        elif isinstance(record, journal_records.Handled):
             self.user(record.key).acknowledgements_rolled_back()
-        elif isinstance(record, Topics):
+        elif isinstance(record, journal_records.Topics):
             self.user(record.key).taken.rolled_back()
-        elif isinstance(record, Profiled):
+        elif isinstance(record, journal_records.Profiled):
             self.user(record.key).wishes.rolled_back()
         elif isinstance(record, Counted | Ended):
             user = self.user(record.key)
@@ -324,19 +312,19 @@ class Books:
             if isinstance(record, Counted) and record.item.timer and not record.seq:
                 self.timers[record.item.timer].fired = False
 
-    def _trimmed(self, record: Record) -> None:
+    def _trimmed(self, record: journal_records.Record) -> None:
         """A record left the journal, because a checkpoint covers it."""
-        if isinstance(record, Adopted):
+        if isinstance(record, journal_records.Adopted):
             for key, seq in record.numbers:
                 self._left_journal(self.user(key), seq, self.broadcasts.entries[record.pos].envelope.id)
-        elif isinstance(record, StoredMessage):
+        elif isinstance(record, journal_records.StoredMessage):
             self._left_journal(self.user(record.key), record.seq, record.envelope.id)
         elif isinstance(record, Counted | Ended):
             page = self._page(record.key)
             if page is None or page.windows is None or page.windows.applied < record.number:
                 raise Violation(f"[3] window record {record.number} of {record.key} left the journal, and no page has it", record.key)
 
-    def _page(self, key: str) -> MailboxPage | None:
+    def _page(self, key: str) -> journal_records.MailboxPage | None:
         slot = slot_of(key)
         blob = self._server(slot).cmd_hget(page_key(slot).encode(), key.encode())
         return None if blob is None else decode_page(key, blob)
@@ -356,14 +344,14 @@ class Books:
             self.broadcasts.dropped(pos, self._now())
             self.seen["broadcasts dropped"] += 1
 
-    def _adopted(self, user: User, record: Adopted, seq: int) -> None:
+    def _adopted(self, user: User, record: journal_records.Adopted, seq: int) -> None:
         entry = self._blaming(user, self.broadcasts.take, user.taken, record.pos, seq)
-        stored = StoredMessage(user.key, seq, entry.envelope, entry.expires_ms, record.accepted_ms, pos=record.pos)
+        stored = journal_records.StoredMessage(user.key, seq, entry.envelope, entry.expires_ms, record.accepted_ms, pos=record.pos)
         self._journalled(user, stored)
         self.seen["adopted"] += 1
         self.seen["adopted by members"] += entry.topic == TEAM
 
-    def _journalled(self, user: User, record: StoredMessage) -> None:
+    def _journalled(self, user: User, record: journal_records.StoredMessage) -> None:
         if record.seq <= user.head:
             raise Violation(f"[5] number {record.seq} of {user.key} is given to {record.envelope.id}, and {user.head} exists", user.key)
         shown = user.shown.get(record.seq)
@@ -400,7 +388,7 @@ class Books:
 
     def _must_know(self, user: User, id: str) -> bool:
         """Ids that publishers gave are kept for a day, those the engine made only with a mailbox's last ones."""
-        return not id.startswith(MADE_PREFIX) or user.remembered - user.place_of[id] <= PAGE_RECENT_IDS
+        return not id.startswith(MADE_PREFIX) or user.remembered - user.place_of[id] <= journal_records.PAGE_RECENT_IDS
 
     def _effect(self, user: User, sid: str) -> None:
         timer = self.timers.setdefault(sid, Timer(user.key, set()))

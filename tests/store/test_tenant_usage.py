@@ -16,15 +16,8 @@ from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OVERLOADED, SCHEDULED, USERS_FULL, Cancel, CancelAll, ListTimers, Reschedule, Schedule, Timer
 from engine.errors import StorageUnavailable
+from engine.store import keys
 from engine.store.journal import Journal
-from engine.store.keys import (
-    SUBSCRIBERS_PREFIX,
-    held_key,
-    offline_key,
-    tenants_key,
-    timer_key,
-    timer_user_prefix,
-)
 from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
@@ -93,12 +86,12 @@ async def test_a_stream_that_expired_or_was_swept_is_no_longer_counted_once_its_
     box = mailbox(NOW_MS, 3)
     await pages.write([spill_of(box)], NOW_MS)
     before = await counted(redis_client, "t")
-    await redis_client.delete(offline_key(box.key))
+    await redis_client.delete(keys.offline_key(box.key))
     box.spilled = box.head
     await pages.write([spill_of(box)], NOW_MS)
     assert await counted(redis_client, "t") == await recount(redis_client, "t")
     assert (await counted(redis_client, "t"))["stored_bytes"] < before["stored_bytes"]
-    assert await redis_client.exists(held_key(slot_of(box.key))) == 0
+    assert await redis_client.exists(keys.held_key(slot_of(box.key))) == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -273,9 +266,9 @@ async def test_a_user_whose_timer_was_in_quarantine_is_counted_until_the_rest_is
     key, partition = "t:ann", partition_of("t:ann")
     lost = timer(key, "lost")
     await turn(store, key, Schedule(1, False, lost), Schedule(2, False, timer(key, "kept")))
-    await redis_client.hdel(timer_key(partition), lost.sid)
+    await redis_client.hdel(keys.timer_key(partition), lost.sid)
     await turn(store, key, CancelAll(3, key), ListTimers(4, key, 10))
-    assert await redis_client.exists(timer_user_prefix(partition) + key) == 0
+    assert await redis_client.exists(keys.timer_user_prefix(partition) + key) == 0
     assert (await counted(redis_client, "t"))["users"] == 0
 
 
@@ -283,9 +276,9 @@ async def test_a_tenant_has_what_it_has_in_all_stores(redis_client: Redis, redis
     second = Redis.from_url(f"{redis_server.url}?db=1", socket_timeout=5)
     usage = TenantUsage(redis_client, second)
     for client, users, topics in ((redis_client, {"a": 6, "b": 9, "c": 1}, {"a": 3}), (second, {"a": 4, "b": 0, "d": 5}, {"a": 5})):
-        await client.zadd(tenants_key("users"), {tenant: count for tenant, count in users.items() if count})
-        await client.zadd(tenants_key("topics"), topics)
-        await client.hset(SUBSCRIBERS_PREFIX + "a", f"topic-{len(users)}-{users['a']}", "1")
+        await client.zadd(keys.tenants_key("users"), {tenant: count for tenant, count in users.items() if count})
+        await client.zadd(keys.tenants_key("topics"), topics)
+        await client.hset(keys.SUBSCRIBERS_PREFIX + "a", f"topic-{len(users)}-{users['a']}", "1")
     assert await usage.of("a") == {"users": 10, "stored_bytes": 0, "topics": 5, "signal_names": 0}
     assert await usage.full({"users": 10, "topics": 5}) == {"users": {"a"}, "topics": {"a"}}
     assert await usage.full({"users": 9, "topics": 6}) == {"users": {"a", "b"}, "topics": frozenset()}
@@ -294,9 +287,9 @@ async def test_a_tenant_has_what_it_has_in_all_stores(redis_client: Redis, redis
 
 
 async def test_the_largest_tenants_are_named_with_all_their_figures(redis_client: Redis) -> None:
-    await redis_client.zadd(tenants_key("stored_bytes"), {"big": 900, "small": 5, "gone": 0})
-    await redis_client.zadd(tenants_key("users"), {"big": 1, "small": 2, "many": 70})
-    await redis_client.zadd(tenants_key("topics"), {"big": 3})
+    await redis_client.zadd(keys.tenants_key("stored_bytes"), {"big": 900, "small": 5, "gone": 0})
+    await redis_client.zadd(keys.tenants_key("users"), {"big": 1, "small": 2, "many": 70})
+    await redis_client.zadd(keys.tenants_key("topics"), {"big": 3})
     usage = TenantUsage(redis_client)
     figures = {"users": 0, "stored_bytes": 0, "topics": 0, "signal_names": 0}
     assert await usage.largest(2) == {

@@ -22,21 +22,8 @@ from engine.core.wire.records import Schedule, Timer
 from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Kinds, Verification
+from engine.store import keys
 from engine.store.external_streams import handed_events
-from engine.store.keys import (
-    ACTION_TARGETS_KEY,
-    BROADCAST_LOG_KEY,
-    SLOTS_KEY,
-    action_stream_key,
-    dead_letter_key,
-    handed_events_key,
-    journal_head_key,
-    journal_key,
-    offline_key,
-    page_key,
-    timer_due_key,
-    timer_key,
-)
 from engine.store.server_program import installed_servers
 from engine.store.shard_feature import ShardPorts, judging
 from engine.store.timer_store import TimerStore
@@ -109,7 +96,7 @@ async def test_the_mark_of_a_timer_that_has_fired_is_whole(data: Redis) -> None:
 
 
 async def test_a_damaged_page_and_a_page_of_another_user_are_found(data: Redis) -> None:
-    key = page_key(slot_of(USER))
+    key = keys.page_key(slot_of(USER))
     page = await data.hget(key, USER)
     assert (await spoiled(data, key, page, USER)).kind == "page"
     await data.hset(key, "t:nobody", page)
@@ -121,7 +108,7 @@ async def test_a_damaged_page_and_a_page_of_another_user_are_found(data: Redis) 
 
 async def test_a_damaged_timer_and_one_that_would_never_fire_are_found(data: Redis) -> None:
     partition = partition_of(TIMED)
-    key, due = timer_key(partition), timer_due_key(partition)
+    key, due = keys.timer_key(partition), keys.timer_due_key(partition)
     ((sid, packed),) = (await data.hgetall(key)).items()
     assert (await spoiled(data, key, packed, sid.decode())).advice.startswith("nothing: the scheduler quarantines it")
     score = await data.zscore(due, sid)
@@ -134,11 +121,11 @@ async def test_a_damaged_timer_and_one_that_would_never_fire_are_found(data: Red
 @pytest.mark.parametrize(
     ("key", "name", "kind"),
     [
-        (offline_key(USER), b"m", "offline message"),
-        (journal_key(JOURNALLED), b"b", "journal group"),
-        (BROADCAST_LOG_KEY, b"b", "broadcast"),
-        (BROADCAST_LOG_KEY, b"a", "broadcast"),
-        (dead_letter_key("t"), b"body", "dead letter"),
+        (keys.offline_key(USER), b"m", "offline message"),
+        (keys.journal_key(JOURNALLED), b"b", "journal group"),
+        (keys.BROADCAST_LOG_KEY, b"b", "broadcast"),
+        (keys.BROADCAST_LOG_KEY, b"a", "broadcast"),
+        (keys.dead_letter_key("t"), b"body", "dead letter"),
     ],
 )
 async def test_a_damaged_entry_of_each_stream_is_found_at_its_place(data: Redis, key: str, name: bytes, kind: str) -> None:
@@ -153,27 +140,27 @@ async def test_a_damaged_entry_of_each_stream_is_found_at_its_place(data: Redis,
 
 
 async def test_a_journal_that_lost_its_end_is_found(data: Redis) -> None:
-    dumped = await data.dump(journal_key(JOURNALLED))
-    ((entry, _),) = await data.xrevrange(journal_key(JOURNALLED), count=1)
-    await data.xdel(journal_key(JOURNALLED), entry)
+    dumped = await data.dump(keys.journal_key(JOURNALLED))
+    ((entry, _),) = await data.xrevrange(keys.journal_key(JOURNALLED), count=1)
+    await data.xdel(keys.journal_key(JOURNALLED), entry)
     (found,) = await damage_of(data)
-    await data.restore(journal_key(JOURNALLED), 0, dumped, replace=True)
+    await data.restore(keys.journal_key(JOURNALLED), 0, dumped, replace=True)
     assert found.kind == "journal end"
-    assert (await data.get(journal_head_key(JOURNALLED))).decode() in found.problem
+    assert (await data.get(keys.journal_head_key(JOURNALLED))).decode() in found.problem
 
 
 async def test_a_journal_that_lost_a_group_in_the_middle_is_found(data: Redis) -> None:
-    dumped = await data.dump(journal_key(JOURNALLED))
-    entries = await data.xrange(journal_key(JOURNALLED))
-    await data.xdel(journal_key(JOURNALLED), entries[-2][0])
+    dumped = await data.dump(keys.journal_key(JOURNALLED))
+    entries = await data.xrange(keys.journal_key(JOURNALLED))
+    await data.xdel(keys.journal_key(JOURNALLED), entries[-2][0])
     (found,) = await damage_of(data)
-    await data.restore(journal_key(JOURNALLED), 0, dumped, replace=True)
+    await data.restore(keys.journal_key(JOURNALLED), 0, dumped, replace=True)
     assert (found.kind, found.place) == ("journal group", entries[-1][0].decode())
 
 
 @pytest.mark.parametrize("left", [0, 1])
 async def test_a_journal_trimmed_while_it_is_read_is_whole(data: Redis, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    key, read = journal_key(JOURNALLED).encode(), data.xrange
+    key, read = keys.journal_key(JOURNALLED).encode(), data.xrange
     dumped = await data.dump(key)
     assert await data.xlen(key) > 2
 
@@ -217,21 +204,21 @@ async def test_records_count_once_though_redis_gives_keys_and_fields_twice(data:
 
 async def test_damaged_events_for_another_shard_are_found(data: Redis) -> None:
     blob = handed_events([SessionEvent("offline", "t:u", "e", "s", "d", 0, 1, 0, False)])
-    await data.hset(handed_events_key(3), "9", blob)
+    await data.hset(keys.handed_events_key(3), "9", blob)
     assert not await damage_of(data)
-    found = await spoiled(data, handed_events_key(3), blob, "9")
-    await data.delete(handed_events_key(3))
-    assert (found.kind, found.key) == ("handed events", handed_events_key(3))
+    found = await spoiled(data, keys.handed_events_key(3), blob, "9")
+    await data.delete(keys.handed_events_key(3))
+    assert (found.kind, found.key) == ("handed events", keys.handed_events_key(3))
 
 
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
-    packed = await data.get(SLOTS_KEY)
-    await data.set(SLOTS_KEY, packed[:-1] + b"\x00")
+    packed = await data.get(keys.SLOTS_KEY)
+    await data.set(keys.SLOTS_KEY, packed[:-1] + b"\x00")
     await data.set("s1:pagf", "x")
     found = await damage_of(data)
-    await data.set(SLOTS_KEY, packed)
+    await data.set(keys.SLOTS_KEY, packed)
     await data.delete("s1:pagf")
-    assert {(one.kind, one.key) for one in found} == {("slot map", SLOTS_KEY), ("unknown key", "s1:pagf")}
+    assert {(one.kind, one.key) for one in found} == {("slot map", keys.SLOTS_KEY), ("unknown key", "s1:pagf")}
     assert msgspec.json.encode(found)
 
 
@@ -255,7 +242,7 @@ async def test_a_damaged_record_of_a_feature_is_found(data: Redis, kind: str, ke
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"), [("dead letter", "dead:t"), ("action", action_stream_key(stored.TARGET)), ("revocation", "revoked:log")]
+    ("kind", "key"), [("dead letter", "dead:t"), ("action", keys.action_stream_key(stored.TARGET)), ("revocation", "revoked:log")]
 )
 async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key: str) -> None:
     before = (await Verification(data, FEATURES).run()).checked.get(kind, 0)
@@ -267,18 +254,18 @@ async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key
 
 
 async def test_a_dead_letter_of_another_tenant_is_found(data: Redis) -> None:
-    ((entry, fields),) = await data.xrevrange(dead_letter_key("t"), count=1)
-    await data.xadd(dead_letter_key("u"), fields, id=entry)
+    ((entry, fields),) = await data.xrevrange(keys.dead_letter_key("t"), count=1)
+    await data.xadd(keys.dead_letter_key("u"), fields, id=entry)
     (found,) = await damage_of(data)
-    await data.delete(dead_letter_key("u"))
-    assert (found.kind, found.key, found.place) == ("dead letter", dead_letter_key("u"), entry.decode())
+    await data.delete(keys.dead_letter_key("u"))
+    assert (found.kind, found.key, found.place) == ("dead letter", keys.dead_letter_key("u"), entry.decode())
 
 
 async def test_actions_for_a_target_that_no_edge_knows_are_found(data: Redis) -> None:
-    await data.srem(ACTION_TARGETS_KEY, stored.TARGET)
+    await data.srem(keys.ACTION_TARGETS_KEY, stored.TARGET)
     (found,) = await damage_of(data)
-    await data.sadd(ACTION_TARGETS_KEY, stored.TARGET)
-    assert (found.kind, found.key) == ("action", action_stream_key(stored.TARGET))
+    await data.sadd(keys.ACTION_TARGETS_KEY, stored.TARGET)
+    assert (found.kind, found.key) == ("action", keys.action_stream_key(stored.TARGET))
 
 
 @pytest.mark.parametrize("key", [b"channels:of:t\xff", b"rules:state:\xff", b"s1:growth:\xff", b"dead:\xff", b"actions:to:\xff"])
