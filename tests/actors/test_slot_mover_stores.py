@@ -18,20 +18,8 @@ from engine.core.mailbox.broadcast_log import EVERYONE, BroadcastEntry
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of, spread
+from engine.core.wire import records
 from engine.core.wire import records as wire
-from engine.core.wire.records import (
-    ACCEPTED,
-    Ack,
-    Attach,
-    Deliver,
-    DeliverShared,
-    Detach,
-    Erase,
-    ErasureDone,
-    Moved,
-    Nack,
-    NacksStored,
-)
 from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import SESSION_STREAM_KEY, dead_letter_key, handed_events_key
@@ -99,7 +87,7 @@ class Two:
     async def attach_again(self, conn: int, key: str, seq: int, sent: int) -> None:
         """As the edge does whose connection has moved. It knows the epoch of the data from its welcome."""
         epoch = next(record.epoch for record in self.source.of(wire.Welcome) if record.conn == conn)
-        self.target.link.send(Attach(conn, key, wire.WEBSOCKET, epoch, seq, f"c{conn}", "phone", resume=True, sent=sent))
+        self.target.link.send(records.Attach(conn, key, wire.WEBSOCKET, epoch, seq, f"c{conn}", "phone", resume=True, sent=sent))
 
     async def events(self) -> list[tuple[str, str]]:
         """Of the session stream: event and connection."""
@@ -130,9 +118,9 @@ def shown(process: ShardProcess, conn: int) -> list[int]:
     """The numbers that the connection was sent, each as it came first; repeats are left out."""
     numbers: list[int] = []
     for record in process.records:
-        if isinstance(record, Deliver) and record.conn == conn:
+        if isinstance(record, records.Deliver) and record.conn == conn:
             numbers += [seq for seq, _, _ in record.messages]
-        elif isinstance(record, DeliverShared):
+        elif isinstance(record, records.DeliverShared):
             numbers += [seq for number, seq, _ in record.deliveries if number == conn]
     return list(dict.fromkeys(numbers))
 
@@ -147,31 +135,31 @@ async def test_slots_of_another_store_move_while_the_first_is_away(two: Two) -> 
     await until(lambda: len(target.shard._core.mailbox_store.log) == 1)
     await until(two.events, holds=lambda events: events == [("connect", "c1")])
     two.server.kill()
-    source.link.send(Ack(1, 1))
-    source.link.send(Nack(1, ["refused"], "cannot"))
+    source.link.send(records.Ack(1, 1))
+    source.link.send(records.Nack(1, ["refused"], "cannot"))
     await source.attach(2, BOB)
-    source.link.send(Detach(2, 1000))
+    source.link.send(records.Detach(2, 1000))
     await until(lambda: len(source.shard._core.output.session_events) + len(source.shard._core.output._taken_events) >= 3)
     await until(lambda: source.shard._core.mailboxes[ANN].dying)
 
     await two.move()
-    assert [record.conn for record in source.of(Moved)] == [1]
+    assert [record.conn for record in source.of(records.Moved)] == [1]
     assert await two.second.hlen(handed_events_key(TARGET)) == 0, "the target has them in memory"
     await two.attach_again(1, ANN, 1, 3)
-    target.link.send(Nack(1, ["refused"], "cannot"))  # its edge has no answer
+    target.link.send(records.Nack(1, ["refused"], "cannot"))  # its edge has no answer
     assert (await target.post(ANN, "late")).seq == 4
     await until(lambda: 4 in shown(target, 1))
-    assert not target.of(NacksStored)
+    assert not target.of(records.NacksStored)
 
     two.server.start()
-    await until(lambda: target.of(NacksStored))
+    await until(lambda: target.of(records.NacksStored))
     assert await until(two.letters) == ["refused"]
     events = await until(two.events, holds=lambda events: len(events) >= 5)
     assert [event for event in events if event[1] == "c2"] == [("connect", "c2"), ("disconnect", "c2"), ("offline", "c2")]
     assert [event for event in events if event[1] == "c1"] == [("connect", "c1"), ("connect", "c1")], "of the source, and of the target"
     await two.broadcast("late")
     await until(lambda: 5 in shown(target, 1))
-    target.link.send(Ack(1, 5))
+    target.link.send(records.Ack(1, 5))
     mailbox = target.shard._core.mailboxes[ANN]
     await until(lambda: mailbox.floor == 5)
     assert mailbox.head == 5, "neither broadcast was adopted twice"
@@ -199,7 +187,7 @@ async def test_a_broadcast_the_target_has_not_read_comes_once_in_order(two: Two,
     assert target.shard._core.mailbox_store.log.head < pos
     await target.attach(7, ANN)  # another connection: it is sent what is pending, from storage
     await target.attach(8, BOB)
-    assert (await target.post(BOB, "goes on")).status == ACCEPTED
+    assert (await target.post(BOB, "goes on")).status == records.ACCEPTED
     await until(lambda: shown(target, 8) == [1])
     assert (await target.post(ANN, "late")).seq == 4
     assert shown(target, 7) == [], "nothing may pass what is not readable yet"
@@ -220,17 +208,17 @@ async def test_a_first_store_that_hangs_delays_slots_by_its_timeout(two: Two) ->
     assert (await source.post(ANN, "refused")).seq == 1
     await until(two.events, holds=lambda events: len(events) == 1)
     two.server.signal(signal.SIGSTOP)
-    source.link.send(Nack(1, ["refused"], "cannot"))
+    source.link.send(records.Nack(1, ["refused"], "cannot"))
     await source.attach(2, BOB)
     await until(lambda: source.shard._core.output._taken_events)
     began_s = time.monotonic()
     await two.move()
     assert time.monotonic() - began_s < 8
     await two.attach_again(1, ANN, 0, 1)
-    target.link.send(Nack(1, ["refused"], "cannot"))
+    target.link.send(records.Nack(1, ["refused"], "cannot"))
     assert (await target.post(ANN, "late")).seq == 2
     two.server.signal(signal.SIGCONT)
-    await until(lambda: target.of(NacksStored))
+    await until(lambda: target.of(records.NacksStored))
     assert set(await two.letters()) == {"refused"}
     await until(two.events, holds=lambda events: ("connect", "c2") in events)
 
@@ -239,15 +227,15 @@ async def test_an_erasure_goes_on_at_the_target(two: Two) -> None:
     source, target = two.source, two.target
     assert (await source.post(ANN, "one")).seq == 1
     two.server.kill()
-    source.link.send(Erase(50, ANN))
+    source.link.send(records.Erase(50, ANN))
     await until(lambda: ANN in source.shard._core.user_requests.erasing)
     await two.move()
-    assert [record.ref for record in source.of(Moved)] == [50], "its edge is to ask the target"
-    assert not source.of(ErasureDone)
-    target.link.send(Erase(51, ANN))
+    assert [record.ref for record in source.of(records.Moved)] == [50], "its edge is to ask the target"
+    assert not source.of(records.ErasureDone)
+    target.link.send(records.Erase(51, ANN))
     await until(lambda: ANN in target.shard._core.user_requests.erasing)
     two.server.start()
-    await until(lambda: target.of(ErasureDone))
+    await until(lambda: target.of(records.ErasureDone))
     assert (await target.post(ANN, "two")).seq == 2, "no number is given twice"
 
 

@@ -17,18 +17,8 @@ import pytest
 from msgspec import Struct
 
 from engine import Publisher
+from engine.client import message_members
 from engine.client.frames import Message
-from engine.client.message_members import (
-    AskMembers,
-    ChoiceMembers,
-    CollapseMembers,
-    DeliveredMembers,
-    EventMembers,
-    MessageMembers,
-    NewMessage,
-    RowMembers,
-    sent_form,
-)
 from engine.core.model.members import DELIVERED, SENT
 from engine.core.model.question import Choice
 from engine.features.rules.events import _Event
@@ -44,7 +34,12 @@ CONVERTED = {
 }
 """Types that a client converts."""
 
-IN_PYTHON = {Collapse: CollapseMembers, dict: CollapseMembers, AskMembers: dict[str, Any], Literal[True]: bool}
+IN_PYTHON = {
+    Collapse: message_members.CollapseMembers,
+    dict: message_members.CollapseMembers,
+    message_members.AskMembers: dict[str, Any],
+    Literal[True]: bool,
+}
 
 
 def given(kind: Any) -> set[Any]:
@@ -56,10 +51,13 @@ def with_converted(kinds: Mapping[str, Any]) -> dict[str, set[Any]]:
     return {name: given(kind) | CONVERTED.get(name, set()) for name, kind in kinds.items()}
 
 
-@pytest.mark.parametrize(("members", "read"), [(CollapseMembers, Collapse), (ChoiceMembers, Choice), (EventMembers, _Event)])
+@pytest.mark.parametrize(
+    ("members", "read"),
+    [(message_members.CollapseMembers, Collapse), (message_members.ChoiceMembers, Choice), (message_members.EventMembers, _Event)],
+)
 def test_parts_of_a_message_are_those_that_the_engine_reads(members: Any, read: type[Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(read)}
-    if members is EventMembers:  # `event` names the others itself
+    if members is message_members.EventMembers:  # `event` names the others itself
         fields = {name: field for name, field in fields.items() if name not in ("type", "user", "data")}
     assert required(members) == {name for name, field in fields.items() if field.required}
     hints = {name: given(kind) for name, kind in typing.get_type_hints(members).items()}
@@ -72,14 +70,14 @@ def required(members: Any) -> set[str]:
 
 
 def test_messages_to_publish_are_typed_by_the_table() -> None:
-    hints = {name: given(kind) for name, kind in typing.get_type_hints(NewMessage).items()}
+    hints = {name: given(kind) for name, kind in typing.get_type_hints(message_members.NewMessage).items()}
     assert hints == with_converted({name: member.kind.type for name, member in SENT.items()})
-    assert required(NewMessage) == {"type"}
+    assert required(message_members.NewMessage) == {"type"}
 
 
 def test_rows_have_the_members_of_messages_but_for_those_that_the_sink_sets() -> None:
-    hints = {name: given(kind) for name, kind in typing.get_type_hints(NewMessage).items()}
-    rows = typing.get_type_hints(RowMembers)
+    hints = {name: given(kind) for name, kind in typing.get_type_hints(message_members.NewMessage).items()}
+    rows = typing.get_type_hints(message_members.RowMembers)
     assert rows.keys() == hints.keys() - {"user", "users", "topic", "broadcast", "type", "id", "data"}
     for name, kind in rows.items():
         values = {one for one in given(kind) if typing.get_origin(one) is not collections.abc.Callable}
@@ -92,7 +90,7 @@ def test_received_messages_are_typed_by_the_table(received: type[Struct]) -> Non
     assert fields == {name: given(member.kind.type) for name, member in DELIVERED.items()}
 
 
-@pytest.mark.parametrize("described", [(MessageMembers, EventMembers), (DeliveredMembers,)])
+@pytest.mark.parametrize("described", [(message_members.MessageMembers, message_members.EventMembers), (message_members.DeliveredMembers,)])
 def test_each_member_is_described(described: tuple[Any, ...]) -> None:
     text = "".join(inspect.getdoc(one) or "" for one in described)
     assert not [name for name in described[0].__annotations__ if not re.search(rf"\b{name}\b", text)]
@@ -112,7 +110,7 @@ def test_each_member_is_described(described: tuple[Any, ...]) -> None:
     ],
 )
 def test_python_times_are_sent_as_seconds_and_milliseconds(member: Mapping[str, Any], sent: Mapping[str, Any] | None) -> None:
-    assert sent_form({"type": "t", **member}) == {"type": "t", **(member if sent is None else sent)}
+    assert message_members.sent_form({"type": "t", **member}) == {"type": "t", **(member if sent is None else sent)}
 
 
 @pytest.mark.parametrize("name", ["at", "ts"])

@@ -8,28 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.client_promises import (
-    ClientPromise,
-    acknowledges_repeats_of_settled,
-    promises_of,
-    repeats_nacks,
-    shows_early_copies_once,
-    shows_once_in_order,
-    trial_of,
-)
+from tests.conformance import client_promises
 from tests.conformance.client_under_test import CommandClient
 from tests.conformance.python_client import PythonClient
 
 
-@pytest.mark.parametrize("promise", promises_of(PythonClient()), ids=lambda promise: promise.__name__)
-async def test_the_python_client_keeps_its_promise(promise: ClientPromise) -> None:
-    async with trial_of(PythonClient(), promise) as trial:
+@pytest.mark.parametrize("promise", client_promises.promises_of(PythonClient()), ids=lambda promise: promise.__name__)
+async def test_the_python_client_keeps_its_promise(promise: client_promises.ClientPromise) -> None:
+    async with client_promises.trial_of(PythonClient(), promise) as trial:
         await promise(trial, random.Random(promise.__name__))
 
 
 async def test_the_python_client_keeps_its_promises_as_a_program() -> None:
-    async with trial_of(CommandClient(f"{sys.executable} -m tests.conformance.python_client"), repeats_nacks) as trial:
-        await repeats_nacks(trial, random.Random(1))
+    async with client_promises.trial_of(
+        CommandClient(f"{sys.executable} -m tests.conformance.python_client"), client_promises.repeats_nacks
+    ) as trial:
+        await client_promises.repeats_nacks(trial, random.Random(1))
 
 
 CARELESS = """
@@ -49,11 +43,13 @@ async def test_a_client_that_shows_whatever_arrives_is_found_out(tmp_path: Path)
     program = tmp_path / "careless.py"
     program.write_text(CARELESS)
     client = CommandClient(f"{sys.executable} {program}")
-    async with trial_of(client, shows_once_in_order) as trial:
-        await shows_once_in_order(trial, random.Random(1))
-    async with trial_of(CommandClient(f"{sys.executable} {program}"), acknowledges_repeats_of_settled) as trial:
+    async with client_promises.trial_of(client, client_promises.shows_once_in_order) as trial:
+        await client_promises.shows_once_in_order(trial, random.Random(1))
+    async with client_promises.trial_of(
+        CommandClient(f"{sys.executable} {program}"), client_promises.acknowledges_repeats_of_settled
+    ) as trial:
         with pytest.raises(AssertionError, match=r"shown were \[1, 1"):
-            await acknowledges_repeats_of_settled(trial, random.Random(1))
-    async with trial_of(CommandClient(f"{sys.executable} {program}"), shows_early_copies_once) as trial:
+            await client_promises.acknowledges_repeats_of_settled(trial, random.Random(1))
+    async with client_promises.trial_of(CommandClient(f"{sys.executable} {program}"), client_promises.shows_early_copies_once) as trial:
         with pytest.raises(AssertionError, match="below the early copy were acknowledged with it"):
-            await shows_early_copies_once(trial, random.Random(1))
+            await client_promises.shows_early_copies_once(trial, random.Random(1))

@@ -175,12 +175,6 @@ class MiniRedis:
         self.watch("set", key, value)
         return Status("OK")
 
-    def cmd_incr(self, key: bytes) -> int:
-        value = int(self._get(key, bytes) or 0) + 1
-        self.data[key] = b"%d" % value
-        self.watch("incr", key, value)
-        return value
-
     def cmd_del(self, *keys: bytes) -> int:
         found = [key for key in keys if key in self.data]
         for key in found:
