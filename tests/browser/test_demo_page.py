@@ -15,6 +15,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from tests.support.axe import violations
 from tests.support.page_console import complaints
 from tests.support.scripted_engine import ScriptedEngine, token
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -478,6 +479,29 @@ async def test_what_the_user_does_not_want_is_not_delivered_and_the_page_says_wh
     await expect(page.locator(".message")).to_contain_text("wanted again")
     await keep(page, "preferences")
     assert [one for one in wrong if "422" not in one] == []
+
+
+CHANGE_ALL = """() => {
+  const ask = window.fetch;
+  let now = 0;
+  [window.most, window.answered] = [0, 0];
+  window.fetch = (path, how) => {
+    if (how?.method !== "PATCH") return ask(path, how);
+    window.most = Math.max(window.most, ++now);
+    return ask(path, how).finally(() => { now--; window.answered++; });
+  };
+  document.querySelectorAll("#choices select:enabled").forEach((one) => one.dispatchEvent(new Event("change", { bubbles: true })));
+}"""
+
+
+async def test_quick_choices_are_sent_one_after_the_other(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    await expect(page.get_by_label("post.liked")).to_be_visible()
+    choices = await page.locator("#choices select:enabled").count()
+    await page.evaluate(CHANGE_ALL)
+    await until(lambda: page.evaluate("window.answered"), holds=lambda answered: answered == choices)
+    assert (await page.evaluate("window.most"), choices > 1) == (1, True)
 
 
 @pytest.mark.parametrize(("choice", "name"), [("no WebSocket", "Server-sent events"), ("no stream", "Long polling")])

@@ -10,11 +10,8 @@ T = TypeVar("T")
 
 
 def as_nobody(action: Callable[[], T]) -> T:
-    """Do ``action`` as root, whose answer is dropped, then as the user nobody.
-
-    Nobody may import nothing where Python lives in root's home, and Python remembers a codec that it did not find.
-    So the first time imports what the second needs.
-    """
+    """Do this as root, whose answer is dropped, then as the user nobody. The first time imports what the second needs: nobody may import
+    nothing of a Python in root's home, and Python remembers a codec that it did not find."""
     action()
     os.setresuid(NOBODY, NOBODY, 0)
     try:

@@ -16,6 +16,7 @@ export class Preferences {
   #note = byId("preferences-note");
   #quiet = byId("quiet-hours");
   #timed = false; // a digest by mail has times
+  #answered = Promise.resolve(); // all requests until now
 
   /** @param {import("./api.js").Api} api */
   constructor(api) {
@@ -39,8 +40,13 @@ export class Preferences {
     this.#ask(() => this.api.changePreferences(patch));
   }
 
-  /** Show what the engine answers. @param {() => Promise<any>} request */
-  async #ask(request) {
+  /** Show what the engine answers, one request after the other: of two at once the first might be carried out last. @param {() => Promise<any>} request */
+  #ask(request) {
+    this.#answered = this.#answered.then(() => this.#shown(request));
+  }
+
+  /** @param {() => Promise<any>} request */
+  async #shown(request) {
     try {
       this.#show(await request());
       this.#note.textContent = "";

@@ -14,21 +14,9 @@ from msgspec.structs import replace
 from engine.config import Config
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import SlotMap, spread, timer_id
+from engine.core.scheduler import scheduler_events
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.scheduler import SchedulerCore
-from engine.core.scheduler.scheduler_events import (
-    Closed,
-    Event,
-    Opened,
-    Received,
-    Retired,
-    Send,
-    SlotsRead,
-    Ticked,
-    TimersNotWritten,
-    TimersWritten,
-    WriteTimers,
-)
 from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire import records as wire
 from tests.support.timer_storage import TimerStorage
@@ -50,7 +38,7 @@ class Rig:
         self.slots = slots or spread(2)
         self.storage = storage or TimerStorage()
         self.now = START
-        self.turn: WriteTimers | None = None  # storage is asked for
+        self.turn: scheduler_events.WriteTimers | None = None  # storage is asked for
         self.answers: list[wire.TimerAnswer] = []
         self.moved: list[wire.Moved] = []
         self.fired: list[tuple[str, wire.Timer]] = []  # (session, timer), also repeats
@@ -58,33 +46,33 @@ class Rig:
         self.due: list[tuple[str, str]] = []
         self.refs = 0
         self.core = self.core_of(self.config)
-        self.handle(Opened(EDGE))
+        self.handle(scheduler_events.Opened(EDGE))
 
     def core_of(self, config: Config) -> SchedulerCore:
         """A new incarnation."""
         claimed_ms = self.storage.take_over()
         return SchedulerCore(config, 0, self.slots, self.now, ClaimHorizon(config, claimed_ms, claimed_ms, self.now))
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: scheduler_events.Event) -> None:
         for effect in self.core.handle(event, self.now):
             match effect:
-                case Send(session, wire.TimerAnswer() as answer):
+                case scheduler_events.Send(session, wire.TimerAnswer() as answer):
                     assert session == EDGE
                     self.answers.append(answer)
-                case Send(session, wire.Moved() as moved):
+                case scheduler_events.Send(session, wire.Moved() as moved):
                     assert session == EDGE
                     self.moved.append(moved)
-                case Send(session, wire.Fire() as fire):
+                case scheduler_events.Send(session, wire.Fire() as fire):
                     self.fires.append(fire)
                     self.fired += [(session, fired) for fired in fire.timers]
-                case Send(session, wire.Due(keys)):
+                case scheduler_events.Send(session, wire.Due(keys)):
                     self.due += [(session, key) for key in keys]
-                case WriteTimers():
+                case scheduler_events.WriteTimers():
                     assert self.turn is None, "one turn of storage at a time"
                     self.turn = effect
 
     def send(self, session: str, *records: Any) -> None:
-        self.handle(Received(session, list(records)))
+        self.handle(scheduler_events.Received(session, list(records)))
 
     def ref(self) -> int:
         self.refs += 1
@@ -98,13 +86,13 @@ class Rig:
     def store_once(self) -> None:
         assert self.turn is not None
         turn, self.turn = self.turn, None
-        self.handle(TimersWritten(self.storage.apply(turn), self.storage.claimed_ms))
+        self.handle(scheduler_events.TimersWritten(self.storage.apply(turn), self.storage.claimed_ms))
 
     def store_refused(self, reach_ms: int) -> None:
         """Storage does what it is asked, but has no memory for the claim."""
         assert self.turn is not None
         turn, self.turn = self.turn, None
-        self.handle(TimersWritten(self.storage.apply(replace(turn, claim_ms=0)), reach_ms))
+        self.handle(scheduler_events.TimersWritten(self.storage.apply(replace(turn, claim_ms=0)), reach_ms))
 
     def fail(self, *, applied: bool = False) -> None:
         """Storage does not answer."""
@@ -112,7 +100,7 @@ class Rig:
         turn, self.turn = self.turn, None
         if applied:
             self.storage.apply(turn)
-        self.handle(TimersNotWritten())
+        self.handle(scheduler_events.TimersNotWritten())
 
     def at(self, now_ms: int) -> None:
         """The time is come; what has to be claimed for it is claimed at once."""
@@ -122,7 +110,7 @@ class Rig:
 
     def tick(self, now_ms: int) -> None:
         self.now = now_ms
-        self.handle(Ticked())
+        self.handle(scheduler_events.Ticked())
 
     def ask(self, request: Any) -> wire.TimerAnswer:
         """One request, answered at once."""
@@ -137,7 +125,7 @@ class Rig:
         return sid
 
     def open(self, shard: int, session: str = "a") -> str:
-        self.handle(Opened(f"shard-{shard}/{session}"))
+        self.handle(scheduler_events.Opened(f"shard-{shard}/{session}"))
         self.store()
         return f"shard-{shard}/{session}"
 
@@ -149,7 +137,7 @@ class Rig:
         """A new incarnation: memory, sessions and what was under way are gone."""
         self.turn = None
         self.core = self.core_of(self.config)
-        self.handle(Opened(EDGE))
+        self.handle(scheduler_events.Opened(EDGE))
         self.store()
 
     def sids(self) -> list[str]:
@@ -315,7 +303,7 @@ def test_compensation_waits_for_its_next_time_when_something_of_the_batch_failed
 def test_a_lost_session_says_nothing_about_the_batch() -> None:
     rig, session, first_ms = _degraded(4)
     shard = rig.slots.owner(USERS[0])
-    rig.handle(Closed(session))
+    rig.handle(scheduler_events.Closed(session))
     again = rig.open(shard, "b")
     assert len(rig.fired) == 4, "the two of the batch fire again at once"
     rig.send(again, wire.FireDone(rig.sids()[2:]))
@@ -330,7 +318,7 @@ def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
     shard = rig.slots.owner(USERS[0])
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
-    rig.handle(Closed(f"shard-{shard}/a"))
+    rig.handle(scheduler_events.Closed(f"shard-{shard}/a"))
     rig.send(rig.open(shard, "b"), wire.FireFailed([sid]))
     assert rig.core.stats()["failed"] == 1
     rig.at(START + 10 + rig.config.timer_retry_first_ms)
@@ -577,7 +565,7 @@ def test_a_lost_answer_about_cancelling_all_fires_nothing() -> None:
 def test_a_lost_session_gives_its_unconfirmed_timers_to_the_next_one_at_once() -> None:
     rig, sid = fired_once()
     session = rig.fired[0][0]
-    rig.handle(Closed(session))
+    rig.handle(scheduler_events.Closed(session))
     assert rig.sids() == [sid]
     rig.open(rig.slots.owner(USERS[0]), "b")
     assert rig.fired[1][0].endswith("/b")
@@ -652,7 +640,7 @@ def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memor
     sids = [rig.schedule(0, 10 + n, f"{n}") for n in range(4)]
     rig.at(START + 100)
     assert rig.sids() == sids[:2]
-    rig.handle(Closed(session))
+    rig.handle(scheduler_events.Closed(session))
     for n in range(20):
         rig.schedule(0, 200 + n, f"more{n:02}")
     assert [rig.ask(wire.Cancel(rig.ref(), "default", sid)).status for sid in sids] == [
@@ -674,7 +662,7 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
     done = rig.storage.apply(rig.turn)
     rig.turn = None
     rig.send(rig.fired[0][0], wire.FireDone([sid]))
-    rig.handle(TimersWritten(done, rig.storage.claimed_ms))
+    rig.handle(scheduler_events.TimersWritten(done, rig.storage.claimed_ms))
     rig.store()
     rig.at(START + 100_000)
     assert rig.sids() == [sid]
@@ -891,7 +879,7 @@ def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
     rig = Rig(slots=spread(1))
     sids = {rig.schedule(n, 100, "a") for n in range(6)}
     slots = spread(3, version=2)
-    rig.handle(SlotsRead(slots))
+    rig.handle(scheduler_events.SlotsRead(slots))
     rig.slots = slots
     rig.open_all()
     rig.at(START + 100)
@@ -1037,8 +1025,8 @@ def test_a_zombie_hands_out_only_what_its_successor_counts_as_claimed() -> None:
     rig.crash()
     assert rig.ask(wire.Cancel(rig.ref(), "default", near)).status == wire.ALREADY_FIRED
     assert rig.ask(wire.Cancel(rig.ref(), "default", far)).status == wire.OK
-    effects = zombie.handle(Ticked(), START + 10_000)
-    assert [timer.sid for effect in effects if isinstance(effect, Send) for timer in effect.record.timers] == [near]
+    effects = zombie.handle(scheduler_events.Ticked(), START + 10_000)
+    assert [timer.sid for effect in effects if isinstance(effect, scheduler_events.Send) for timer in effect.record.timers] == [near]
 
 
 def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> None:
@@ -1073,14 +1061,14 @@ def test_a_request_for_another_scheduler_s_partition_is_answered_with_the_slot_m
 def test_a_scheduler_that_the_slot_map_does_not_have_serves_no_partition_and_still_wakes_shards() -> None:
     slots = spread(2, 7)
     core = SchedulerCore(Config(), 1, slots, START, ClaimHorizon(Config(), 0, 0, START))
-    assert core.handle(Opened(EDGE), START) == []
+    assert core.handle(scheduler_events.Opened(EDGE), START) == []
     assert core.caught_up
     assert core.next_at() == NEVER
     request = wire.Cancel(1, "default", timer_id(USERS[0], "a"))
-    assert core.handle(Received(EDGE, [request]), START) == [Send(EDGE, wire.Moved(1, -1, 7))]
-    core.handle(Opened("shard-0/a"), START)
-    core.handle(Received("shard-0/a", [wire.Arm("k", START + 10)]), START)
-    assert core.handle(Ticked(), START + 10) == [Send("shard-0/a", wire.Due(["k"]))]
+    assert core.handle(scheduler_events.Received(EDGE, [request]), START) == [scheduler_events.Send(EDGE, wire.Moved(1, -1, 7))]
+    core.handle(scheduler_events.Opened("shard-0/a"), START)
+    core.handle(scheduler_events.Received("shard-0/a", [wire.Arm("k", START + 10)]), START)
+    assert core.handle(scheduler_events.Ticked(), START + 10) == [scheduler_events.Send("shard-0/a", wire.Due(["k"]))]
 
 
 def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_nothing_else() -> None:
@@ -1094,7 +1082,7 @@ def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_no
         rig.send(EDGE, wire.Schedule(rig.ref(), False, timer(timer_id(USERS[0], f"t{n}"), USERS[0], START + 10 + n)))
     fired = rig.sids()
     rig.send(session, wire.FireDone(fired))
-    rig.handle(Retired())
+    rig.handle(scheduler_events.Retired())
     rig.send(EDGE, wire.Cancel(99, "default", timer_id(USERS[0], "t4")))
     rig.at(START + 20)
     rig.store_once()  # what was under way
@@ -1114,7 +1102,7 @@ def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_no
 def test_a_scheduler_that_steps_down_tries_again_when_storage_fails() -> None:
     rig = Rig()
     rig.send(EDGE, wire.Schedule(1, False, timer(timer_id(USERS[0], "a"), USERS[0], START + 1000)))
-    rig.handle(Retired())
+    rig.handle(scheduler_events.Retired())
     rig.fail()
     at_ms = rig.core.next_at()
     assert at_ms < NEVER
@@ -1141,7 +1129,7 @@ def test_volatile_timers_go_with_their_session() -> None:
     old, other = rig.open(0, "a"), rig.open(1, "a")
     rig.send(old, wire.Arm("k", START + 100))
     rig.send(other, wire.Arm("k", START + 100))
-    rig.handle(Closed(old))
+    rig.handle(scheduler_events.Closed(old))
     rig.open(0, "b")
     rig.at(START + 100)
     assert rig.due == [(other, "k")]
@@ -1326,14 +1314,14 @@ class Promises(RuleBasedStateMachine):
         self.sessions += 1
         session = f"shard-{shard}/{self.sessions}"
         self.unconfirmed[session] = []
-        self.rig.handle(Opened(session))
+        self.rig.handle(scheduler_events.Opened(session))
         self._look()
 
     @rule(shard=st.integers(0, 1))
     def shard_closes(self, shard: int) -> None:
         for session in [name for name in self.unconfirmed if name.startswith(f"shard-{shard}/")]:
             del self.unconfirmed[session]
-            self.rig.handle(Closed(session))
+            self.rig.handle(scheduler_events.Closed(session))
         self._look()
 
     @precondition(lambda self: any(self.unconfirmed.values()))
@@ -1353,8 +1341,8 @@ class Promises(RuleBasedStateMachine):
     def zombie_goes_on(self, data: st.DataObject, late: int) -> None:
         """By whatever clock: what it writes is refused, what it hands out counts."""
         zombie = data.draw(st.sampled_from(self.zombies))
-        for effect in zombie.handle(Ticked(), self.latest + late):
-            if isinstance(effect, Send) and isinstance(effect.record, wire.Fire):
+        for effect in zombie.handle(scheduler_events.Ticked(), self.latest + late):
+            if isinstance(effect, scheduler_events.Send) and isinstance(effect.record, wire.Fire):
                 sids = {fired.sid for fired in effect.record.timers}
                 assert not sids & self.gone, "cancelled, and fired by a zombie"
                 self.handed |= sids
@@ -1376,14 +1364,14 @@ class Promises(RuleBasedStateMachine):
         self.unconfirmed.clear()
         self.rig.turn = None
         self.rig.core = self.rig.core_of(_TINY)
-        self.rig.handle(Opened(EDGE))
+        self.rig.handle(scheduler_events.Opened(EDGE))
         self._look()
 
     @rule(data=st.data(), lives_on=st.booleans())
     def partitions_move(self, data: st.DataObject, lives_on: bool) -> None:
         """It steps down, and the next one takes over when it has finished, or will not wait any longer."""
         fires = len(self.rig.fires)
-        self.rig.handle(Retired())
+        self.rig.handle(scheduler_events.Retired())
         self._look()
         for _ in range(data.draw(st.integers(0, 8))):
             at_ms = self.rig.core.next_at()
@@ -1405,7 +1393,7 @@ class Promises(RuleBasedStateMachine):
         """It never sleeps while there is something it could do."""
         at_ms = self.rig.core.next_at()
         if at_ms < NEVER and at_ms <= self.rig.now and self.rig.turn is None:
-            self.rig.handle(Ticked())
+            self.rig.handle(scheduler_events.Ticked())
             again_ms = self.rig.core.next_at()
             assert self.rig.turn is not None or again_ms > self.rig.now, "would spin"
             self._look()
