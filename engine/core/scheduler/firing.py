@@ -338,7 +338,7 @@ class Firing:
         share = _FAILED_SHARE / 2 if self._crowded else _FAILED_SHARE
         config = self._config
         self._crowded = self._failed_now >= share * config.timer_memory_max or self._failed_bytes >= share * config.timer_memory_bytes
-        for lane in self._lanes.values():
+        for lane in list(self._lanes.values()):  # a timer that failed may be of another shard by now, the first one of it
             if lane.session is None:
                 continue
             while lane.handed:

@@ -887,6 +887,18 @@ def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
     assert all(session == f"shard-{slots.owner(fired.key)}/a" for session, fired in rig.fired)
 
 
+def test_a_timer_that_failed_after_its_slot_moved_goes_to_the_new_owner() -> None:
+    rig = open_rig(slots=spread(1))
+    sids = [rig.schedule(n, 100, "a") for n in range(6)]
+    rig.at(START + 100)
+    rig.slots = spread(3, version=2)
+    rig.handle(scheduler_events.SlotsRead(rig.slots))
+    rig.at(START + 100 + rig.config.timer_refire_ms)
+    rig.open(1), rig.open(2)
+    rig.at(rig.now + rig.config.timer_retry_first_ms)
+    assert sorted(rig.sids()) == sorted(2 * sids)
+
+
 def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
     rig = open_rig(Config(timer_removal_ms=0, timer_memory_max=20))
     rig.store()
