@@ -234,7 +234,28 @@ class TimerStore:
         if self._unanswered:
             await self._renew_epoch()
         try:
-            return await self._apply(work, now_ms, claim_ms)
+            entries = [[_TurnEntry(item) for item in part.requests] for part in work]
+            every = [entry for part in entries for entry in part]
+            moved = [part for part in work if part.moved]
+            await self._find_owners(work)
+            audiences = _for_audiences(every)
+            if audiences:
+                await self._take_ids_of_audiences(audiences, now_ms)
+            # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
+            # again.
+            replicas = self._replicas if claim_ms or every or moved else NO_REPLICAS
+            done = await self._turn(work, entries, now_ms, replicas, claim_ms)
+            if _open(every):
+                await self._redirected(work, entries, done, now_ms, replicas)
+            for result, of_part in zip(done, entries, strict=True):
+                result.answers = [entry.answer for entry in of_part if entry.answer is not None]
+            await self._extend_ids(every, moved, now_ms)
+            if audiences:
+                await self._release_ids(audiences)
+            quarantined = {part.partition: part.quarantined for part in done if part.quarantined}
+            if quarantined:
+                await self._quarantine(quarantined)
+            return done
         except StorageUnavailable as error:
             self._unanswered = self._unanswered or not _is_answer(error)
             raise
@@ -250,30 +271,6 @@ class TimerStore:
                 raise
             return  # without memory, say: late writes are refused as well, and removals are not
         self.epoch, self._next_epoch, self._unanswered = self._next_epoch, 0, False
-
-    async def _apply(self, work: Sequence[StoreWork], now_ms: int, claim_ms: int) -> list[StoreDone]:
-        entries = [[_TurnEntry(item) for item in part.requests] for part in work]
-        every = [entry for part in entries for entry in part]
-        moved = [part for part in work if part.moved]
-        await self._find_owners(work)
-        audiences = _for_audiences(every)
-        if audiences:
-            await self._take_ids_of_audiences(audiences, now_ms)
-        # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
-        # again.
-        replicas = self._replicas if claim_ms or every or moved else NO_REPLICAS
-        done = await self._turn(work, entries, now_ms, replicas, claim_ms)
-        if _open(every):
-            await self._redirected(work, entries, done, now_ms, replicas)
-        for result, of_part in zip(done, entries, strict=True):
-            result.answers = [entry.answer for entry in of_part if entry.answer is not None]
-        await self._extend_ids(every, moved, now_ms)
-        if audiences:
-            await self._release_ids(audiences)
-        quarantined = {part.partition: part.quarantined for part in done if part.quarantined}
-        if quarantined:
-            await self._quarantine(quarantined)
-        return done
 
     async def _redirected(
         self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], done: list[StoreDone], now_ms: int, replicas: Replicas

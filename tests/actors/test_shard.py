@@ -17,26 +17,8 @@ from engine.core.commit.judge import Pending
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore
+from engine.core.wire import records
 from engine.core.wire import records as wire
-from engine.core.wire.records import (
-    ACCEPTED,
-    DUPLICATE,
-    POISONED,
-    UNAVAILABLE,
-    Ack,
-    Attach,
-    Deliver,
-    Erase,
-    ErasureDone,
-    GapRange,
-    Hangup,
-    Nack,
-    Post,
-    Posted,
-    Rejected,
-    SetProfile,
-    Subscribe,
-)
 from engine.store import restore
 from engine.store.keys import EPOCH_FIELD, META_KEY, dead_letter_key, journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import base36, claim_data_epoch, replace_data_epoch
@@ -64,8 +46,8 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         await before.post(ANN, "one")
         moment = await Moment.taken(redis_client)
         for id in ("two", "three", "four"):
-            assert (await before.post(ANN, id)).status == ACCEPTED
-        before.link.send(Ack(1, 2))
+            assert (await before.post(ANN, id)).status == records.ACCEPTED
+        before.link.send(records.Ack(1, 2))
         await before.attach(2, BOB)
         await before.post(BOB, "other")
         await moment.come_back()
@@ -77,9 +59,9 @@ async def test_what_a_lagging_replica_never_got_is_put_back_by_the_shard_that_ho
         await until(lambda: after.delivered(1) == [3, 4])
         await after.attach(2, BOB)
         await until(lambda: after.delivered(2) == [1])
-        assert after.of(GapRange) == []
+        assert after.of(records.GapRange) == []
         repeated = await after.post(ANN, "three")
-        assert (repeated.status, repeated.seq) == (DUPLICATE, 3)
+        assert (repeated.status, repeated.seq) == (records.DUPLICATE, 3)
         assert (await after.post(ANN, "five")).seq == 5, "no number is given twice"
 
 
@@ -94,24 +76,24 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
     async with shard_process(config) as running:
         body = b'"x":"%b"' % (b"y" * 400_000)
         for n, key in enumerate(users):
-            running.link.send(Post(n, key, True, FAR_MS, Envelope(f"m{n}", b"digest..", 1, True, body)))
+            running.link.send(records.Post(n, key, True, FAR_MS, Envelope(f"m{n}", b"digest..", 1, True, body)))
             if n % 10 == 9:
-                await until(lambda n=n: len(running.of(Posted)) == n + 1)  # type: ignore[misc]
+                await until(lambda n=n: len(running.of(records.Posted)) == n + 1)  # type: ignore[misc]
         await until(lambda: not any(mailbox.hot for mailbox in running.shard._core.mailboxes.values()))
         for n, key in enumerate(users):
-            running.link.send(Attach(n, key, wire.WEBSOCKET, "", 0, f"c{n}", "phone"))
-        await until(lambda: len(running.of(Deliver)) == len(users))
+            running.link.send(records.Attach(n, key, wire.WEBSOCKET, "", 0, f"c{n}", "phone"))
+        await until(lambda: len(running.of(records.Deliver)) == len(users))
         assert running.link.sessions == 1
 
 
 async def test_a_link_that_overflows_repeats_nothing_on_another(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.actors.link._QUEUE_BYTES_MAX", 1000)
     async with shard_process(config) as running:
-        await running.shard.exchange("edge-9/slow.1", 0, wire.encode([Attach(1, ANN, wire.WEBSOCKET, "", 0, "c1", "phone")]))
+        await running.shard.exchange("edge-9/slow.1", 0, wire.encode([records.Attach(1, ANN, wire.WEBSOCKET, "", 0, "c1", "phone")]))
         for n in range(4):
             await running.post(ANN, f"{n:0400}")
         assert len(running.shard._links.sessions()) == 1
-        assert len(running.of(Posted)) == 4
+        assert len(running.of(records.Posted)) == 4
 
 
 async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(config: Config, redis_client: Redis) -> None:
@@ -127,8 +109,8 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
     async with shard_process(config) as after:
         again = await after.attach(2, BOB, welcome.epoch, 0)
         assert (again.resumed, again.head) == ("gap", 1)
-        await until(lambda: after.of(GapRange))
-        assert (after.of(GapRange)[0].first, after.of(GapRange)[0].last) == (1, 1)
+        await until(lambda: after.of(records.GapRange))
+        assert (after.of(records.GapRange)[0].first, after.of(records.GapRange)[0].last) == (1, 1)
         assert (await after.post(BOB, "next")).seq == 2
 
 
@@ -140,7 +122,7 @@ async def test_a_post_on_its_way_while_data_is_lost_is_not_answered_by_the_old_s
         await moment.come_back()
         ref = before.send_post(ANN, "unanswered")
         await until(before.ended.is_set)
-        assert [record for record in before.of(Posted) if record.ref == ref] == []
+        assert [record for record in before.of(records.Posted) if record.ref == ref] == []
     async with shard_process(config) as after:
         assert (await after.post(ANN, "unanswered")).seq == 3
 
@@ -150,7 +132,7 @@ async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(confi
         welcome = await before.attach(1, ANN)
         for id in ("one", "two", "three"):
             await before.post(ANN, id)
-        before.link.send(Ack(1, 1))
+        before.link.send(records.Ack(1, 1))
         await redis_client.flushall()
         await until(before.ended.is_set)
     async with shard_process(config) as after:
@@ -210,8 +192,8 @@ async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_da
         welcome = await running.attach(1, ANN)
         replaced = await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 10)
         assert await replace_data_epoch(redis_client, welcome.epoch, int(time.time()) + 99) == replaced, "once, however many notice"
-        await until(lambda: running.of(Hangup))
-        assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 1012)
+        await until(lambda: running.of(records.Hangup))
+        assert (running.of(records.Hangup)[0].conn, running.of(records.Hangup)[0].code) == (1, 1012)
         assert (await running.attach(2, ANN, welcome.epoch, 0)).resumed == "gap"
         assert not running.ended.is_set()
 
@@ -232,14 +214,14 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
             before, poison, behind = (dying.send_post(ANN, id) for id in ("before", "poison", "behind"))
             async with asyncio.timeout(60):
                 await dying.ended.wait()
-            assert dying.of(Posted) == []
+            assert dying.of(records.Posted) == []
             assert await redis_client.xlen(journal_quarantine_key(0)) == entries
     async with shard_process(config) as last:
         before, poison, behind = (last.send_post(ANN, id) for id in ("before", "poison", "behind"))
-        await until(lambda: len(last.of(Posted)) == 3)
-        answers = {answer.ref: answer for answer in last.of(Posted)}
-        assert (answers[before].status, answers[behind].status) == (ACCEPTED, ACCEPTED)
-        assert (answers[poison].status, answers[poison].detail) == (UNAVAILABLE, POISONED)
+        await until(lambda: len(last.of(records.Posted)) == 3)
+        answers = {answer.ref: answer for answer in last.of(records.Posted)}
+        assert (answers[before].status, answers[behind].status) == (records.ACCEPTED, records.ACCEPTED)
+        assert (answers[poison].status, answers[poison].detail) == (records.UNAVAILABLE, records.POISONED)
         assert not last.ended.is_set()
         await last.attach(1, ANN)
         await until(lambda: last.delivered(1) == [1, 2])
@@ -298,20 +280,20 @@ async def test_an_erased_user_is_in_no_key_of_redis_when_it_is_answered(config: 
         for id in ("one", "two"):
             await running.post(key, id)
         await until(lambda: running.delivered(1) == [1, 2])
-        running.link.send(Nack(1, ["one"], "cannot"))
+        running.link.send(records.Nack(1, ["one"], "cannot"))
         await until(lambda: redis_client.xlen(dead_letter_key("t")))
         await running.post(BOB, "of somebody else")
         assert {b"dead:t", b"session:stream"} < set(await everything_of(redis_client, "erased-user"))
-        running.link.send(Erase(900, key))
-        await until(lambda: running.of(Hangup))  # the erasure is in the journal
-        assert (running.of(Hangup)[0].conn, running.of(Hangup)[0].code) == (1, 4403)
+        running.link.send(records.Erase(900, key))
+        await until(lambda: running.of(records.Hangup))  # the erasure is in the journal
+        assert (running.of(records.Hangup)[0].conn, running.of(records.Hangup)[0].code) == (1, 4403)
         if not killed:
-            await until(lambda: running.of(ErasureDone))
+            await until(lambda: running.of(records.ErasureDone))
             assert await everything_of(redis_client, "erased-user") == []
     if killed:
         async with shard_process(config) as after:
-            after.link.send(Erase(900, key))  # the edge repeats what was not answered
-            await until(lambda: after.of(ErasureDone))
+            after.link.send(records.Erase(900, key))  # the edge repeats what was not answered
+            await until(lambda: after.of(records.ErasureDone))
             assert await everything_of(redis_client, "erased-user") == []
     async with shard_process(config) as successor:
         assert (await successor.attach(2, key)).head == 2
@@ -332,14 +314,14 @@ async def test_an_erasure_during_another_is_answered_when_its_own_data_are_gone(
     monkeypatch.setattr(user_erasure, "drop_user_entries", slow)
     async with shard_process(msgspec.structs.replace(config, checkpoint_ms=600_000)) as running:
         await running.post(key, "one")
-        running.link.send(Erase(900, key))
+        running.link.send(records.Erase(900, key))
         await dropping.wait()
         await running.attach(2, key)
         await running.post(key, "two")
-        running.link.send(Erase(901, key))
-        await until(lambda: running.of(Hangup))  # it is in the journal
+        running.link.send(records.Erase(901, key))
+        await until(lambda: running.of(records.Hangup))  # it is in the journal
         go_on.set()
-        await until(lambda: {done.ref for done in running.of(ErasureDone)} == {900, 901})
+        await until(lambda: {done.ref for done in running.of(records.ErasureDone)} == {900, 901})
         assert await everything_of(redis_client, "erased-user") == []
 
 
@@ -347,21 +329,21 @@ async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_an
     lazy = msgspec.structs.replace(config, checkpoint_ms=600_000)
     async with shard_process(lazy) as dying:
         for key in (ANN, BOB, "u:ann"):
-            assert (await dying.post(key, "one")).status == ACCEPTED
+            assert (await dying.post(key, "one")).status == records.ACCEPTED
         assert (await counted(redis_client, "t"))["users"] == 0, "there is no page yet"
     async with shard_process(config) as running:
         for tenant, users in (("t", 2), ("u", 1)):
             await until(partial(_counts, redis_client, tenant, "users", users))
             assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
-        running.link.send(Subscribe(800, BOB, ["x", "y"], []))
+        running.link.send(records.Subscribe(800, BOB, ["x", "y"], []))
         await until(partial(_counts, redis_client, "t", "topics", 2))
         assert await counted(redis_client, "t") == await recount(redis_client, "t")
         for key in (ANN, BOB):
-            running.link.send(Erase(900, key))
+            running.link.send(records.Erase(900, key))
     async with shard_process(config) as after:
         for ref, key in enumerate((ANN, BOB), 900):
-            after.link.send(Erase(ref, key))
-        await until(lambda: len(after.of(ErasureDone)) == 2)
+            after.link.send(records.Erase(ref, key))
+        await until(lambda: len(after.of(records.ErasureDone)) == 2)
         assert not any((await counted(redis_client, "t")).values())
         assert (await counted(redis_client, "u"))["users"] == 1
 
@@ -375,23 +357,23 @@ async def test_a_tenant_with_as_many_users_as_it_may_gets_no_new_one_and_keeps_t
 ) -> None:
     monkeypatch.setattr(storage_sweep, "_TENANTS_S", 0.02)
     async with shard_process(msgspec.structs.replace(config, tenant_users_max=1)) as running:
-        assert (await running.post(ANN, "one")).status == ACCEPTED
+        assert (await running.post(ANN, "one")).status == records.ACCEPTED
         await until(lambda: running.shard._core.full_tenants)
         refused = await running.post(BOB, "one")
         assert (refused.status, refused.detail) == (wire.OVERLOADED, wire.USERS_FULL)
         assert refused.retry_ms > 0
         assert (await running.post(BOB, "one")).status == wire.OVERLOADED, "now that its mailbox is in memory"
-        for ref, question in enumerate((Subscribe(800, BOB, ["x"], []), SetProfile(801, BOB, None)), 800):
+        for ref, question in enumerate((records.Subscribe(800, BOB, ["x"], []), records.SetProfile(801, BOB, None)), 800):
             running.link.send(question)
             (rejected,) = await until(partial(_rejected, running, ref))
             assert (rejected.status, rejected.detail) == (wire.OVERLOADED, wire.USERS_FULL)
         await running.attach(1, BOB)
-        assert (await running.post(ANN, "two")).status == ACCEPTED
-        assert (await running.post("u:bob", "one")).status == ACCEPTED
-        running.link.send(Erase(900, ANN))
-        await until(lambda: running.of(ErasureDone) and not running.shard._core.full_tenants & {"t"})
-        assert (await running.post(BOB, "one")).status == ACCEPTED
+        assert (await running.post(ANN, "two")).status == records.ACCEPTED
+        assert (await running.post("u:bob", "one")).status == records.ACCEPTED
+        running.link.send(records.Erase(900, ANN))
+        await until(lambda: running.of(records.ErasureDone) and not running.shard._core.full_tenants & {"t"})
+        assert (await running.post(BOB, "one")).status == records.ACCEPTED
 
 
-def _rejected(running: ShardProcess, ref: int) -> list[Rejected]:
-    return [record for record in running.of(Rejected) if record.ref == ref]
+def _rejected(running: ShardProcess, ref: int) -> list[records.Rejected]:
+    return [record for record in running.of(records.Rejected) if record.ref == ref]
