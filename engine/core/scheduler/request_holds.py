@@ -43,16 +43,16 @@ class RequestHolds:
 
     def begin(self, request: Request) -> None:
         """Add the holds of a queued request; a read-only request has none."""
-        if held := self._held_by(request):
-            holds, name, sids = held
+        if isinstance(request, Cancel | CancelAll | Reschedule):
+            holds, name, sids = self._held_by(request)
             holds[name] += 1
             for sid in sids:
                 self._firing.freeze(sid)
 
     def end(self, request: Request, now_ms: int) -> None:
         """Release the holds of a request that has its outcome or was abandoned; timers without a hold thaw."""
-        if held := self._held_by(request):
-            holds, name, sids = held
+        if isinstance(request, Cancel | CancelAll | Reschedule):
+            holds, name, sids = self._held_by(request)
             holds[name] -= 1
             if not holds[name]:
                 del holds[name]
@@ -61,17 +61,17 @@ class RequestHolds:
 
     def forget(self, request: Request, now_ms: int) -> None:
         """Release a request abandoned after sending, and evict its unclaimed timers: storage must be read for their due times first."""
-        held = self._held_by(request)
         self.end(request, now_ms)
-        for sid in held[2] if held else ():
-            if not self._firing.is_claimed(sid):
-                self._firing.forget(sid)
+        if isinstance(request, Cancel | CancelAll | Reschedule):
+            for sid in self._held_by(request)[2]:
+                if not self._firing.is_claimed(sid):
+                    self._firing.forget(sid)
 
-    def _held_by(self, request: Request) -> tuple[Counter[str], str, list[str]] | None:
-        """Where its hold is counted, under which name, and the timers that it concerns; None: it has none."""
+    def _held_by(self, request: Cancel | CancelAll | Reschedule) -> tuple[Counter[str], str, list[str]]:
+        """Where its hold is counted, under which name, and the timers that it concerns."""
         if isinstance(request, CancelAll):
             return self._keys, request.key, list(self._firing.of(request.key))
-        return (self._sids, request.sid, [request.sid]) if isinstance(request, Cancel | Reschedule) else None
+        return self._sids, request.sid, [request.sid]
 
     def _thaw(self, sid: str, now_ms: int) -> None:
         timer = self._firing.get(sid)
