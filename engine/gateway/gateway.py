@@ -766,11 +766,10 @@ class Gateway:
         """Close stalled clients. Where what waits for the others is too much together, close those for whom the most does."""
         unsent = {connection: connection.check_backlog(now_ms) for connection in list(self.backlog)}
         excess = sum(unsent.values()) - self.config.send_buffers_bytes_max
-        for connection in sorted(unsent, key=unsent.__getitem__, reverse=True) if excess > 0 else ():
-            connection.too_slow()
-            excess -= unsent[connection]
-            if excess <= 0:
-                break
+        while excess > 0:
+            most = max(unsent, key=unsent.__getitem__)
+            excess -= unsent.pop(most)
+            most.too_slow()
 
     def stats(self) -> dict[str, Any]:
         """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
