@@ -48,7 +48,7 @@ def test_another_version_of_ray_is_told_in_one_line(monkeypatch: pytest.MonkeyPa
     assert "\n" not in str(raised.value)
 
 
-def test_a_cluster_that_does_not_take_the_package_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_refuses_the_package_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> Any:
         if "runtime_env" in options:
             raise RuntimeError("no room\nfor the package")

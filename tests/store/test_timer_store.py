@@ -743,7 +743,7 @@ async def test_a_turn_without_an_answer_writes_nothing_once_the_next_has_begun(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_newer_owner_is_not_passed_over_after_a_turn_without_an_answer(redis_client: Redis, answered: bool) -> None:
+async def test_a_turn_without_an_answer_passes_over_no_newer_owner(redis_client: Redis, answered: bool) -> None:
     hold = await _hold(redis_client)
     hold.store._unanswered = not answered
     other = TimerStore(redis_client, Config(), [PARTITION], "scheduler-1")

@@ -887,7 +887,7 @@ def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
     assert all(session == f"shard-{slots.owner(fired.key)}/a" for session, fired in rig.fired)
 
 
-def test_a_timer_that_failed_after_its_slot_moved_goes_to_the_new_owner() -> None:
+def test_a_timer_that_failed_goes_to_the_new_owner_of_its_slot() -> None:
     rig = open_rig(slots=spread(1))
     sids = [rig.schedule(n, 100, "a") for n in range(6)]
     rig.at(START + 100)
